@@ -12,9 +12,11 @@ docs/serving.md. It stops on SIGTERM when all requests under way are answered.
 """
 
 import argparse
+import asyncio
 import json
 import logging
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -176,16 +178,37 @@ def open_server(given: argparse.Namespace) -> Server:
   return server
 
 
+async def bind(host: str, port: int) -> list[socket.socket]:
+  """Returns a socket for each address of the host, which does not listen."""
+  loop = asyncio.get_running_loop()
+  server = await loop.create_server(
+    asyncio.Protocol, host, port, start_serving=False
+  )
+  sockets = [each.dup() for each in server.sockets]
+  server.close()
+  return sockets
+
+
+def cannot_listen(given: argparse.Namespace, error: Exception) -> UserError:
+  """Returns the error of a port that another program has, and the like."""
+  reason = getattr(error, 'strerror', None) or error
+  return UserError(
+    f'--host={given.host} --port={given.port}: {reason}; choose another'
+  )
+
+
 def serve(given: argparse.Namespace) -> None:
   """Answers until a signal ends it."""
+  try:  # before the PRMs are opened, which takes long
+    sockets = asyncio.run(bind(given.host, given.port))
+  except (OSError, UnicodeError) as error:
+    raise cannot_listen(given, error) from None
   server = open_server(given)
   # A request may take all of its time from the moment that its body is there.
   drain = int(AppConfig.body_seconds + given.timeout) + 1
   web = uvicorn.Server(
     uvicorn.Config(
       server.app(),
-      host=given.host,
-      port=given.port,
       http=BoundedProtocol,
       access_log=False,
       log_config=None,
@@ -200,8 +223,14 @@ def serve(given: argparse.Namespace) -> None:
   for number in (signal.SIGINT, signal.SIGTERM):
     # uvicorn raises what it was sent again, once all is answered.
     signal.signal(number, stop)
+  host = f'[{given.host}]' if ':' in given.host else given.host
+  logging.info('listening: http://%s:%d', host, sockets[0].getsockname()[1])
   try:
-    web.run()
+    web.run(sockets)
+  except OSError as error:
+    if web.started:
+      raise
+    raise cannot_listen(given, error) from None  # taken in the meantime
   finally:
     server.close(LAST_SECONDS)
     dismiss()
@@ -225,7 +254,7 @@ def main(argv: Sequence[str]) -> None:
     (serve if processes.is_first() else follow_first)(given)
   except Refused as error:
     end_for(UserError(error.message))
-  except (SystemExit, KeyboardInterrupt) as error:  # uvicorn cannot listen
+  except (SystemExit, KeyboardInterrupt) as error:  # uvicorn cannot start
     end(repr(error), int(getattr(error, 'code', 130)))
   except (Exception, Stopped) as error:
     if not isinstance(stop_behind(error), Stopped):

@@ -488,6 +488,22 @@ def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
 
 
 @pytest.mark.parametrize(
+  ('host', 'message'),
+  [('127.0.0.1', 'already in use'), ('nowhere.invalid', '--port=')],
+)
+def test_an_address_that_cannot_be_had_is_one_line(host, message):
+  """It is found before any PRM is opened: here there is none."""
+  with socket.create_server(('127.0.0.1', 0)) as taken:
+    port = taken.getsockname()[1]
+    server = LiveServer('/nowhere', '--host', host, port=port)
+    code, text = server.stop(signal.SIGCONT)
+  assert code == 2, text
+  [line] = [line for line in text.splitlines() if line.startswith('error: ')]
+  assert message in line and f'--host={host} --port={port}: ' in line
+  assert 'Traceback' not in text
+
+
+@pytest.mark.parametrize(
   ('flags', 'message'),
   [
     (('--prm', 'prm=elsewhere'), 'two PRMs have the same name'),
