@@ -245,6 +245,8 @@ class RemotePrm:
         await self._call(client, [self._answered or SHORT])
     except openai.APIStatusError as error:
       fault = fault_of(error.status_code, error.response.text)
+      if fault == 'the call' and names_a_chain(error.response.text):
+        return  # the PRM has no words for it, which says nothing of others
       raise self._ended(error, fault) from error
 
   def _ended(self, error: openai.APIStatusError, fault: str) -> UserError:

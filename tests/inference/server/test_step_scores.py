@@ -1,6 +1,7 @@
 """A PRM at a server: the calls, what they cost, and servers that fail."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -263,6 +264,24 @@ def test_our_server_says_which_chain_it_cannot_read(server):
   found = prm(server, chains=1).score(CHAINS)
   assert [scored.scores for [scored] in found] == [()] * len(CHAINS)
   assert len(server.asked) == len(CHAINS)
+
+
+def test_a_short_chain_that_the_prm_has_no_words_for_ends_no_job(server):
+  """As of a PRM with the words of arithmetic, which gives its own chain NaN."""
+  said = "'What' is not a word of the arithmetic tokenizer"
+  unknown = {'error': {'message': said, 'code': 400, 'param': 'chains[0]'}}
+  broken = {'error': {'message': 'not finite', 'code': 422, 'param': None}}
+
+  def fault(body, _):
+    [chain] = body['chains']
+    if chain['problem'] == SHORT.problem:
+      return (400, {}, json.dumps(unknown))
+    return (422, {}, json.dumps(broken))
+
+  server.fault = fault
+  [[scored]] = prm(server).score([Scoring('mod 10 : 1 + 1', ('1 + 1 = 2',))])
+  assert len(scored.scores) == 1 and math.isnan(scored.scores[0])
+  assert len(server.asked) == 2
 
 
 @pytest.mark.parametrize(
