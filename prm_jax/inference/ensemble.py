@@ -16,7 +16,8 @@ from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
 class LowestOf:
   """Makes one `protocols.StepScorer` of several; tokens and FLOPs add up.
 
-  A step that one of them cannot score has no score.
+  A step that one of them cannot score has no score. Critiques of critics among
+  them add up, too, and a step that one of them cannot judge counts as refused.
 
   Attributes:
     name: the names of all.
@@ -44,4 +45,7 @@ def _lowest(scored: Sequence[ScoredSteps]) -> ScoredSteps:
     tuple(lowest),
     sum(one.tokens for one in scored),
     sum(one.flops for one in scored),
+    sum(one.unread for one in scored),
+    sum(one.lost for one in scored),
+    max(one.refused for one in scored),
   )

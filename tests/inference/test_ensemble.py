@@ -14,11 +14,12 @@ class Fixed:
 
   counts_flops = False
 
-  def __init__(self, name, *scores):
-    self.name, self._scores = name, scores
+  def __init__(self, name, *scores, **critiques):
+    self.name = name
+    self._scored = ScoredSteps(scores, 3, **critiques)
 
   def score(self, requests):
-    return [[ScoredSteps(self._scores, 3)] for _ in requests]
+    return [[self._scored] for _ in requests]
 
 
 def test_each_step_has_the_score_of_the_most_doubtful_prm():
@@ -45,3 +46,14 @@ def test_what_one_cannot_score_has_no_score():
   assert scored.scores[0] == 0.3 and np.isnan(scored.scores[1])
   ((scored,),) = LowestOf([Fixed('a', 0.3), Fixed('b')]).score(request)
   assert scored == ScoredSteps((), 6)
+
+
+def test_critiques_without_a_verdict_are_counted():
+  """The last two steps have no judge that both believe in."""
+  critics = (
+    Fixed('a', 0.3, 0.5, 0.5, unread=1, lost=2, refused=1),
+    Fixed('b', 0.5, 0.5, 0.5, unread=4, refused=2),
+    Fixed('c', 0.9, 0.9, 0.9),
+  )
+  ((scored,),) = LowestOf(critics).score([Scoring('1 + 1', ('2',) * 3)])
+  assert scored == ScoredSteps((0.3, 0.5, 0.5), 9, 0.0, 5, 2, 2)
