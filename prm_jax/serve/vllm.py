@@ -107,6 +107,15 @@ def protocols(reading: Reading) -> list[Protocol]:
   def whole_chains(body: InputBody, prm: ServedPrm) -> list[Chain | None]:
     return [reading.chain(prm, each, at) for at, each in parts(body.input)]
 
+  def classes(body: InputBody, prm: ServedPrm) -> list[Chain | None]:
+    if reading.how == 'sum':
+      raise Refused(
+        400,
+        '--aggregate=sum is no probability of a class; ask /v1/embeddings, or '
+        'start the server with another --aggregate',
+      )
+    return whole_chains(body, prm)
+
   def classified(body: InputBody, scored: Scored) -> Json:
     data = [
       {
@@ -141,7 +150,7 @@ def protocols(reading: Reading) -> list[Protocol]:
     Protocol(
       '/classify',
       InputBody,
-      whole_chains,
+      classes,
       classified,
       'The score of each conversation as the probability of a class.',
     ),

@@ -165,6 +165,15 @@ def test_verl_reads_one_number(prm, scorer, protocol):
   )
 
 
+def test_a_sum_of_scores_is_no_probability_of_a_class(prm, scorer):
+  _, classify, embeddings = vllm.protocols(texts.Reading(how='sum'))
+  text = '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\nA\n\nB'
+  [datum] = ask(embeddings, prm, {'input': text})['data']
+  close(datum['embedding'], [scorer.score('P', ['A', 'B']).sum()])
+  with pytest.raises(Refused, match='sum is no probability of a class'):
+    ask(classify, prm, {'input': text})
+
+
 def test_get_reward(prm, scorer):
   """A prompt's own template is not needed: what follows it is the answer."""
   problem, steps = 'What is 2 + 2?', ['First, 2.', 'Then it is 4.']
