@@ -61,6 +61,7 @@ class TreeScorer:
     flag: name of the option that sets `rows`, for messages.
     make_grid: chooses the sizes of calls, see `call_sizes`; it takes the PRM's
       window and the number of devices that share rows.
+    share: most of the device's memory that the cache may take, from 0 to 1.
 
   Attributes:
     stats: counts of what was read so far.
@@ -68,7 +69,7 @@ class TreeScorer:
     programs: those that were compiled.
 
   Raises:
-    UserError: rows is below 1 or takes more than half of the device's memory.
+    UserError: rows is below 1, or takes more than the share of the memory.
   """
 
   counts_flops = True
@@ -80,6 +81,7 @@ class TreeScorer:
     name: str = 'prm',
     flag: str = 'prm.rows',
     make_grid: Callable[[int, int], Grid] = fine_grid,
+    share: float = 0.5,
   ) -> None:
     if rows < 1:
       raise UserError(f'{flag}={rows}: expected >= 1')
@@ -89,7 +91,7 @@ class TreeScorer:
     devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
     self.grid = make_grid(scorer.format.max_length, devices)
     slots = prefix_store.slots_for(
-      self._model, self._mesh, rows, self._format.max_length, flag
+      self._model, self._mesh, rows, self._format.max_length, flag, share
     )
     self._store = PrefixStore(self._model, self._mesh, slots)
     # The same texts are asked for again in every round of a search.
@@ -296,8 +298,9 @@ def check_length(ids: Sequence[Ids], fmt: StepFormat, name: str) -> None:
   length = sum(map(len, ids))
   if length > fmt.max_length:
     raise UserError(
-      f'chain of {length:,} tokens does not fit the {fmt.max_length:,} of '
-      f'{name}; shorten it, or use a PRM with a longer window'
+      f'chain of at least {length:,} tokens does not fit the '
+      f'{fmt.max_length:,} of {name}; shorten it, or use a PRM with a longer '
+      'window'
     )
 
 

@@ -177,30 +177,35 @@ def pool_bytes(config: TransformerConfig, mesh: Mesh, slots: int) -> int:
 
 
 def slots_for(
-  config: TransformerConfig, mesh: Mesh, rows: int, length: int, flag: str
+  config: TransformerConfig,
+  mesh: Mesh,
+  rows: int,
+  length: int,
+  flag: str,
+  share: float = 0.5,
 ) -> int:
-  """Returns the number of slots for a store, if it fits half of the memory.
+  """Returns the number of slots for a store, if it fits a share of the memory.
 
   Args:
     length: longest chain in tokens.
     flag: name of the option that sets `rows`, for messages.
 
   Raises:
-    UserError: its Pool would take more than half of the memory.
+    UserError: its Pool would take more than the share.
   """
   slots = rows * length
   sharers, memory = _memory(mesh)
   taken = sharers * pool_bytes(config, mesh, slots)
   logging.info('%s=%d: a key-value cache of %.3f GB', flag, rows, taken / 1e9)
-  if taken > memory / 2:
-    fits = rows_that_fit(config, mesh, length)
+  if taken > share * memory:
+    fits = rows_that_fit(config, mesh, length, share)
     cure = f'lower it to {fits:,} or less'
     if fits < 1:
       cure = 'not one fits, use a smaller model or a shorter window'
     raise UserError(
       f'{flag}={rows}: keys and values of {rows:,} chains of {length:,} tokens '
-      f'take {taken / 1e9:,.1f} GB, more than half of the {memory / 1e9:,.1f} '
-      f'GB available; {cure}'
+      f'take {taken / 1e9:,.1f} GB, more than {share:.0%} of the '
+      f'{memory / 1e9:,.1f} GB available; {cure}'
     )
   return slots
 

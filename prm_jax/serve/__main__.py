@@ -103,15 +103,14 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
       render = chat_renderer(resolve(path))
     except UserError:
       logging.info('%s has no chat template, so it reads no messages', name)
-  rows = given.rows
+  rows, share = given.rows, 0.5 / len(given.prms)
   if rows is None:
-    share = 0.5 / len(given.prms)
     longest = scorer.format.max_length
     fits = rows_that_fit(scorer.model, scorer.mesh, longest, share)
     # As many in all processes, which keep the same.
     fewest = min(map(int, processes.exchange(f'rows of {name}', str(fits))))
     rows = max(1, min(1024, fewest))
-  tree = TreeScorer(scorer, rows, name, '--rows', coarse_grid)
+  tree = TreeScorer(scorer, rows, name, '--rows', coarse_grid, share)
   return ServedPrm(name, tree, scorer.format, scorer.name, render)
 
 

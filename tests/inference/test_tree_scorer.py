@@ -293,19 +293,31 @@ def test_a_cache_of_no_rows_is_refused():
     TreeScorer(the_scorer(), rows=0)
 
 
-def test_a_cache_of_scores_larger_than_memory_is_refused():
+def test_a_chain_that_is_too_long_is_not_encoded_to_its_end():
+  """So its length is not known."""
+  trees = TreeScorer(the_scorer())
+  with pytest.raises(
+    UserError, match='chain of at least 129 tokens does not fit the 128 of'
+  ):
+    trees.encode('p', ('a',) * 10**6)
+
+
+@pytest.mark.parametrize('share', [0.5, 0.1])
+def test_a_cache_of_scores_larger_than_memory_is_refused(share):
   """It is refused before any memory is taken; the proposed size fits."""
   scorer = the_scorer()
   with pytest.raises(UserError, match=r'prm\.rows=1000000000: .* GB') as told:
-    TreeScorer(scorer, rows=10**9)
+    TreeScorer(scorer, rows=10**9, share=share)
+  assert f' more than {share:.0%} of the ' in str(told.value)
   assert '\n' not in str(told.value)
   (fits,) = re.findall('lower it to ([0-9,]+) or less', str(told.value))
   rows = int(fits.replace(',', ''))
   sizes = scorer.model, scorer.mesh
-  slots = prefix_store.slots_for(*sizes, rows, FORMAT.max_length, 'prm.rows')
+  more = FORMAT.max_length, 'prm.rows', share
+  slots = prefix_store.slots_for(*sizes, rows, *more)
   assert slots == rows * FORMAT.max_length
   with pytest.raises(UserError, match=f'lower it to {fits} or less'):
-    prefix_store.slots_for(*sizes, rows + 1, FORMAT.max_length, 'prm.rows')
+    prefix_store.slots_for(*sizes, rows + 1, *more)
 
 
 def test_a_pool_takes_the_memory_that_is_computed():

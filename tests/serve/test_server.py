@@ -19,6 +19,7 @@ import prm_jax
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.step_scores import RemotePrm
+from prm_jax.models import prefix_store
 from prm_jax.runtime.errors import UserError
 from prm_jax.serve.__main__ import open_prm
 from prm_jax.serve.flags import make_parser, read_keys
@@ -485,6 +486,18 @@ def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
   given = make_parser().parse_args(['--prm', str(finished), '--model', '3'])
   with pytest.raises(UserError, match='--model=3: expected a divisor of the'):
     open_prm('prm', str(finished), given)
+
+
+def test_the_caches_of_all_prms_take_half_of_the_memory(finished, prm):
+  """Also those of a given size: one of these alone would fit."""
+  length = prm.format.max_length
+  rows = prefix_store.rows_that_fit(prm.model, prm.mesh, length, share=0.3)
+  prms = [flag for name in 'ab' for flag in ('--prm', f'{name}={finished}')]
+  given = make_parser().parse_args([*prms, '--rows', str(rows)])
+  with pytest.raises(
+    UserError, match=f'--rows={rows}: .* more than 25% of the'
+  ):
+    open_prm('a', str(finished), given)
 
 
 @pytest.mark.parametrize(
