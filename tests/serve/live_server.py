@@ -1,5 +1,6 @@
 """A real server of PRMs in a process of its own, on loopback."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -52,13 +53,36 @@ class LiveServer:
 
   def request(self, method, path, body=None, headers=None):
     """Returns status, headers and body of an answer."""
-    connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=60)
+    connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=120)
     try:
       connection.request(method, path, body, headers or {})
       reply = connection.getresponse()
       return reply.status, dict(reply.getheaders()), reply.read()
     finally:
       connection.close()
+
+  def at_once(self, bodies, **headers):
+    """Asks for scores, so that the server finds all requests at once.
+
+    Returns:
+      Status, headers and JSON of each answer.
+    """
+    clients = []
+    self.process.send_signal(signal.SIGSTOP)  # until all of them are sent
+    try:
+      for body in bodies:
+        client = http.client.HTTPConnection('127.0.0.1', self.port, timeout=120)
+        client.request('POST', '/v1/steps', json.dumps(body), headers)
+        clients.append(client)
+    finally:
+      self.process.send_signal(signal.SIGCONT)
+    found = []
+    for client in clients:
+      with contextlib.closing(client):
+        reply = client.getresponse()
+        text = json.loads(reply.read())
+        found.append((reply.status, dict(reply.getheaders()), text))
+    return found
 
   def get(self, path, **headers):
     status, _, body = self.request('GET', path, headers=headers)

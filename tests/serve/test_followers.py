@@ -55,9 +55,10 @@ def test_a_signal_to_the_second_waits_for_the_first(finished):
   try:
     first.wait()
     second.process.send_signal(signal.SIGTERM)
-    time.sleep(1)
+    # If it ends by the signal, it does so by the next message at the latest.
+    for chain in CHAINS[:2]:
+      assert first.score(chain)[0] == 200
     assert second.process.poll() is None
-    assert first.score(CHAINS[0])[0] == 200
   finally:
     for server in (first, second):
       server.process.kill()
@@ -75,10 +76,11 @@ def test_a_server_that_lost_a_process_says_so(finished):
     try:
       assert first.score(CHAINS[1])[0] == 503
     except ConnectionError:
-      assert first.process.wait(timeout=10), first.said()
-    end = time.monotonic() + 10
+      assert first.process.wait(timeout=60), first.said()
+    end = time.monotonic() + 60
     while is_healthy(first):
       assert time.monotonic() < end
+      time.sleep(0.05)
   finally:
     for server in (first, second):
       server.process.kill()

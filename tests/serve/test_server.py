@@ -4,11 +4,11 @@ import concurrent.futures
 import itertools
 import json
 import os
-import select
 import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 import numpy as np
@@ -90,9 +90,11 @@ def test_many_clients_at_a_time_get_their_own_scores(server, prm):
     return f'mod 10 : {a} * {b} + {c}', [f'{a} * {b} = {a * b % 10}']
 
   chains = [draw() for _ in range(200)]
-  with concurrent.futures.ThreadPoolExecutor(32) as threads:
-    replies = [*threads.map(server.score, chains)]
-  for (status, reply), wanted in zip(
+  bodies = [{'chains': [{'problem': p, 'steps': s}]} for p, s in chains]
+  replies = []
+  for first in range(0, 200, 50):
+    replies += server.at_once(bodies[first : first + 50])
+  for (status, _, reply), wanted in zip(
     replies, prm.score_many(chains), strict=True
   ):
     assert status == 200
@@ -203,7 +205,7 @@ def test_compressed_bodies_and_other_methods_are_refused(server):
 
 
 def connect(server):
-  return socket.create_connection(('127.0.0.1', server.port), timeout=60)
+  return socket.create_connection(('127.0.0.1', server.port), timeout=120)
 
 
 def begin_asking(connection, chains):
@@ -274,52 +276,36 @@ def test_thousands_of_connections_leave_nothing(server):
 
 
 @pytest.mark.slow
-def test_who_hangs_up_is_not_computed(finished):
-  server = LiveServer(finished, '--wait-ms', '10000').wait()
-  try:
-    small = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
-    small = json.dumps(small).encode()
-    # The other one waits until these are encoded, and read.
-    with connect(server) as busy:
-      busy.sendall(begin_asking(busy, MANY))
-      time.sleep(0.1)
-      with connect(server) as gone:
-        gone.sendall(
-          b'POST /v1/steps HTTP/1.1\r\nHost: a\r\n'
-          b'Content-Length: %d\r\n\r\n%s' % (len(small), small)
-        )
-        time.sleep(0.1)
-        assert not select.select([busy], [], [], 0)[0]
-      status, reply = rest_of_answer(busy)
-    assert status == 200
-    numbers = server.get('/metrics')[1].decode()
-    assert 'path="/v1/steps",status="499"} 1.0' in numbers
-    tokens = float(reply['usage']['tokens'])
-    assert f'prm_jax_tokens_total{{how="read",prm="prm"}} {tokens}' in numbers
-    # The chain was not read, so that all of it is read now.
-    assert server.score((PROBLEM, STEPS))[1]['usage']['cached_tokens'] == 0
-  finally:
-    server.stop()
-
-
-@pytest.mark.slow
 def test_killed_and_started_again_it_loses_no_client_that_retries(finished):
   first = LiveServer(finished).wait()
   url = f'http://127.0.0.1:{first.port}/v1'
-  prm = RemotePrm(PrmServerConfig(url, attempts=12, concurrency=4))
+  # Its attempts outlast five minutes.
+  prm = RemotePrm(PrmServerConfig(url, attempts=48, concurrency=4))
   asked = [
     Scoring(f'mod 10 : {a} * {b}', (f'{a} * {b} = {a * b % 10}',))
     for a in range(10)
     for b in range(10)
   ]
+  restarted = threading.Event()
+
+  def ask():
+    while not restarted.is_set():
+      prm.score(asked)
+    return prm.score(asked)
+
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    found = thread.submit(lambda: [prm.score(asked) for _ in range(10)])
-    time.sleep(0.5)
+    found = thread.submit(ask)
+    while b'path="/v1/steps",status="200"' not in first.get('/metrics')[1]:
+      assert not found.done()
+      time.sleep(0.01)
     first.stop(signal.SIGKILL)
-    again = LiveServer(finished, port=first.port).wait()
+    again = LiveServer(finished, port=first.port)
     try:
-      *_, last = found.result(timeout=120)
+      again.wait()
+      restarted.set()
+      last = found.result(timeout=120)
     finally:
+      restarted.set()
       again.stop()
   chains = [(each.problem, each.steps) for each in asked]
   wanted = prm_jax.load(finished).score_many(chains)
@@ -393,14 +379,7 @@ def test_keys(guarded):
 
 def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(guarded):
   body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
-  with concurrent.futures.ThreadPoolExecutor(12) as threads:
-    asked = [
-      threads.submit(
-        guarded.request, 'POST', '/v1/steps', json.dumps(body).encode(), KNOWN
-      )
-      for _ in range(12)
-    ]
-    replies = [each.result() for each in asked]
+  replies = guarded.at_once([body] * 12, **KNOWN)
   statuses = [status for status, _, _ in replies]
   assert sorted({*statuses}) == [200, 429]
   for status, headers, _ in replies:
@@ -438,7 +417,7 @@ def test_sigterm_while_it_loads_ends_it(finished, tmp_path):
   keys = tmp_path / 'keys'
   os.mkfifo(keys)  # it is read before a PRM is opened, and nobody writes to it
   server = LiveServer(finished, '--keys', str(keys))
-  end = time.monotonic() + 60
+  end = time.monotonic() + 120
   while True:  # until it reads
     try:
       held = os.open(keys, os.O_WRONLY | os.O_NONBLOCK)
@@ -457,10 +436,11 @@ def test_sigterm_while_it_loads_ends_it(finished, tmp_path):
 def test_sigterm_while_it_compiles_ends_it(finished):
   """Programs that were not begun are not compiled any more."""
   server = LiveServer(finished, '--warm').wait('/health')
-  began = time.monotonic()
   code, text = server.stop(signal.SIGTERM)
   assert code == 0, text
-  assert time.monotonic() - began < 15
+  given = make_parser().parse_args(['--prm', str(finished), '--rows', '32'])
+  sizes = open_prm('prm', str(finished), given).scorer.grid.sizes()
+  assert 0 < text.count('compiling Sizes(') < len(sizes)
   assert '"ready: ' not in text
 
 
