@@ -3,7 +3,6 @@
 import json
 import pathlib
 import signal
-import time
 from collections import defaultdict
 
 import pytest
@@ -11,9 +10,16 @@ import pytest
 pytest.importorskip('openai', reason='openai is not installed')
 
 from prm_jax.inference.server import usage
+from prm_jax.inference.server.config import EndpointConfig
 from tests.shared import command_line
 from tests.shared.command_line import LABEL, chain_flags, run_all, workdir_flag
-from tests.shared.faulty_server import USAGE, count_replies, serving, verdict
+from tests.shared.faulty_server import (
+  USAGE,
+  Gate,
+  count_replies,
+  serving,
+  verdict,
+)
 from tests.shared.finished_jobs import read_outcome
 from tests.shared.interruptions import count_journal_lines, fill_in, interrupt
 
@@ -109,21 +115,18 @@ def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):
 def test_a_job_killed_in_its_first_round_pays_for_nothing_twice(tmp_path):
   """No item has ended yet, but answers are already on disk."""
   with serving() as server:
-    server.fault, server.pause = verdict, 0.1
+    server.fault = verdict
+    gate = Gate(server, 20)
     arguments = fill_in(JUDGE, {'server': server.url})
     process = command_line.start(*arguments, workdir_flag(tmp_path))
-    end = time.monotonic() + 120
-    while replies_of(tmp_path) < 20 and process.poll() is None:
-      assert time.monotonic() < end
-      time.sleep(0.01)
+    gate.wait_for_held(EndpointConfig.concurrency, process)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
+    gate.lift()
     assert count_journal_lines(tmp_path) == 1
     kept, counted = replies_of(tmp_path), usage.read(tmp_path / 'usage').calls
-    assert kept >= 20
-    # The server may still be answering.
-    time.sleep(0.5)
-    server.pause, asked = 0, len(server.asked)
+    assert kept == 20
+    asked = len(server.asked)
     (done,) = run_all([[*arguments, workdir_flag(tmp_path)]])
     assert done.returncode == 0, done.stderr
     assert len(server.asked) - asked == 600 - kept

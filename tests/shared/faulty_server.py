@@ -7,6 +7,7 @@ real ones, such as silent sockets and bodies that break off.
 import contextlib
 import hashlib
 import http.server
+import itertools
 import json
 import socket
 import sqlite3
@@ -59,6 +60,8 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     answered: number of replies that were sent in full.
     most: most requests at the same time.
     pause: seconds before each reply.
+    wait: called with the seconds for which a fault has its client wait; returns
+      whether the server stops.
     status: status of a flood's reply.
     sent: bytes of floods that were sent.
   """
@@ -76,6 +79,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     self.pause, self.status, self.sent = 0.0, 200, 0
     self.lock = threading.Lock()
     self.stopping = threading.Event()
+    self.wait = self.stopping.wait
 
   @property
   def url(self):
@@ -159,13 +163,13 @@ class KeptAlive(_Handler):
 
 
 def _hang(handler, data):
-  handler.server.stopping.wait(20)
+  handler.server.wait(20)
 
 
 def _drip(handler, data):
   """Sends a byte now and then, so that no single wait is long."""
   handler.start(10_000)
-  while not handler.server.stopping.wait(0.05):
+  while not handler.server.wait(0.05):
     handler.wfile.write(b' ')
 
 
@@ -252,6 +256,33 @@ FAULTS = {
   'endless head': _endless_head,
   'twice': _twice,
 }
+
+
+class Gate:
+  """Lets a server answer `count` requests, and holds all further ones."""
+
+  def __init__(self, server, count):
+    self._server, self._count, self._lifted = server, count, threading.Event()
+    self._fault, server.fault = server.fault, self._pass
+    self._turns = itertools.count()
+
+  def _pass(self, body, before):
+    if next(self._turns) < self._count:
+      return self._fault(body, before)
+    self._lifted.wait(120)
+    return 'silence'
+
+  def wait_for_held(self, count, process):
+    """Waits until so many are held, so that a process waits for all of them."""
+    end = time.monotonic() + 120
+    while len(self._server.asked) < self._count + count:
+      assert process.poll() is None and time.monotonic() < end
+      time.sleep(0.01)
+
+  def lift(self):
+    """Hangs up on those that are held; the server is as it was before."""
+    self._server.fault = self._fault
+    self._lifted.set()
 
 
 def count_replies(folder):

@@ -28,14 +28,15 @@ def halt(*_):
   raise Halt
 
 
-async def calls(ended):
+async def calls(seconds, cancelled):
   """Two calls in a group; SIGTERM comes while they wait."""
 
   async def call():
     try:
-      await asyncio.sleep(0.3)
-    finally:
-      ended.append(True)
+      await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+      cancelled.append(True)
+      raise
 
   async with asyncio.TaskGroup() as group:
     group.create_task(call())
@@ -48,10 +49,10 @@ async def calls(ended):
 def test_a_handler_that_raises_ends_the_calls_and_is_heard(handler):
   handler(halt)
   for _ in range(3):
-    ended = []
+    cancelled = []
     with pytest.raises(Halt):
-      attempts.run(calls(ended))
-    assert ended == [True, True]
+      attempts.run(calls(60, cancelled))
+    assert cancelled == [True, True]
     assert signal.getsignal(signal.SIGTERM) is halt
 
 
@@ -70,10 +71,10 @@ def test_a_signal_in_the_last_moment_is_heard(handler, turns):
 
 
 def test_a_handler_that_only_notes_the_signal_lets_the_calls_end(handler):
-  heard = []
+  heard, cancelled = [], []
   handler(lambda *_: heard.append(True))
-  assert attempts.run(calls([])) == 'answers'
-  assert heard == [True]
+  assert attempts.run(calls(0.1, cancelled)) == 'answers'
+  assert (heard, cancelled) == ([True], [])
 
 
 @pytest.mark.parametrize('key', ['sk\u2013123', 'sk\t1', 'sk\n1'])

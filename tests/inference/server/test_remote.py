@@ -1,8 +1,12 @@
 """Tests servers that fail: retries, limits, and what is counted."""
 
+import asyncio
+import contextlib
 import dataclasses
 import itertools
 import json
+import threading
+import time
 
 import pytest
 
@@ -15,10 +19,29 @@ from prm_jax.runtime.errors import UserError
 from tests.shared.faulty_server import USAGE, reply, serving
 from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
+FASTER = 120
 
-def timeout_for(reason):
-  """Returns a timeout in seconds, short if it is to run out."""
-  return 0.8 if reason == 'timeout' else 60.0
+
+@pytest.fixture
+def fast_waits(server, monkeypatch):
+  """Lets a client's time pass faster while a fault has it wait.
+
+  So a timeout of a minute runs out soon, and never where a reply is only slow.
+  """
+  ahead, loops = [0.0], []
+
+  def passed(loop):
+    loops[:] = [loop]
+    return time.monotonic() + ahead[0]
+
+  def wait(seconds):
+    ahead[0] += FASTER * seconds
+    with contextlib.suppress(RuntimeError):  # the client has ended
+      loops[0].call_soon_threadsafe(int)  # has it look at its clock
+    return server.stopping.wait(seconds)
+
+  monkeypatch.setattr(asyncio.BaseEventLoop, 'time', passed)
+  monkeypatch.setattr(server, 'wait', wait)
 
 
 FAULTS = [
@@ -43,10 +66,11 @@ FAULTS = [
 ]
 
 
+@pytest.mark.usefixtures('fast_waits')
 @pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
 def test_a_passing_fault_is_retried(server, fault, reason):
   server.fault = lambda body, before: fault if before < 2 else None
-  endpoint = endpoint_for(server, timeout=timeout_for(reason))
+  endpoint = endpoint_for(server, timeout=60.0)
   [[completion]] = endpoint.complete([GOOD])
   assert completion.steps[0] == "I read 'good'"
   assert endpoint.usage.retried == {reason: 2}
@@ -55,10 +79,11 @@ def test_a_passing_fault_is_retried(server, fault, reason):
   assert endpoint.usage.tokens == 5
 
 
+@pytest.mark.usefixtures('fast_waits')
 @pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
 def test_a_lasting_fault_fails_its_item_alone(server, fault, reason):
   server.fault = lambda body, _: fault if problem_of(body) == 'bad' else None
-  endpoint = endpoint_for(server, concurrency=1, timeout=timeout_for(reason))
+  endpoint = endpoint_for(server, concurrency=1, timeout=60.0)
   answers = endpoint.complete([GOOD, BAD, GOOD._replace(samples=2)])
   assert answers[1] == [None]
   assert [completion.finished for completion in answers[2]] == [True, True]
@@ -131,7 +156,12 @@ def test_an_answer_resets_the_failures_in_a_row(server):
 
 
 def test_concurrency_is_bounded(server):
-  server.pause = 0.1
+  three = threading.Barrier(3)
+
+  def wait_for_two_others(body, before):
+    three.wait(60)
+
+  server.pause, server.fault = 0.1, wait_for_two_others
   endpoint_for(server, concurrency=3).complete([GOOD._replace(samples=12)])
   assert len(server.asked) == 12
   assert server.most == 3

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -18,7 +17,7 @@ import diskcache
 from prm_jax.inference.server.replies import Answer, Call
 from prm_jax.inference.server.reply_cache import ReplyCache
 from prm_jax.runtime.errors import UserError
-from tests.shared.faulty_server import count_replies, serving
+from tests.shared.faulty_server import Gate, count_replies, serving
 from tests.shared.parrot import BAD, GOOD, endpoint_for
 
 CALL = Call('chat', {'model': 'm', 'seed': 1}, '0/0/key')
@@ -70,22 +69,17 @@ Endpoint(config, sys.argv[2]).complete([Request('good', (), 'good', 40)])
 
 
 def test_answers_of_a_killed_process_are_on_disk(server, tmp_path):
-  server.pause = 0.05
+  gate = Gate(server, 10)
   command = [sys.executable, '-c', KILLED, server.url, str(tmp_path)]
   with subprocess.Popen(command) as process:
-    limit = time.monotonic() + 60
-    while server.answered < 10 and process.poll() is None:
-      assert time.monotonic() < limit
-      time.sleep(0.01)
+    gate.wait_for_held(2, process)
     process.send_signal(signal.SIGKILL)
-  # The server has yet to notice.
-  time.sleep(0.5)
-  assert 10 <= server.answered < 40
+  gate.lift()
   # What was under way when it died came to nothing.
   kept = count_replies(tmp_path)
-  assert kept >= server.answered - 2
-  server.pause = 0.0
+  assert kept == 10
   before = len(server.asked)
+  assert before == 12
   endpoint = endpoint_for(server, tmp_path)
   [samples] = endpoint.complete([GOOD._replace(samples=40)])
   assert len(server.asked) - before == 40 - kept
