@@ -250,7 +250,8 @@ def coding(code):
 )
 def test_the_output_of_code_decides(code, output):
   critic = coding(code)
-  limits = sandbox.Limits(wall_seconds=2.0, cpu_seconds=1)
+  wall = 2.0 if output == 'error' else 60.0
+  limits = sandbox.Limits(wall_seconds=wall, cpu_seconds=1)
   prm = GenerativePrm(critic, CritiqueConfig('genprm', limits=limits))
   assert scores_of(prm, RIGHT[:1]) == [(float(output == 'True'),)]
   [_, again] = critic.requests

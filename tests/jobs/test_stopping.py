@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from jax._src.distributed import global_state
@@ -33,8 +32,11 @@ except main.Stopped:
   print('stopped')
 """,
   'a loop that saves first': """
+# Sent again in a moment, which a busy machine may have before the loop begins.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
 Dropped()
 with catch_signal(signal.SIGTERM) as arrived:
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
   time.sleep(0.5)
   print('stopped' if arrived() else 'lost')
 """,
@@ -44,7 +46,6 @@ with catch_signal(signal.SIGTERM) as arrived:
 @pytest.mark.parametrize('name', AFTER)
 def test_sigterm_in_a_destructor_is_not_lost(name):
   """Python drops what a destructor raises; the process ends all the same."""
-  began = time.monotonic()
   done = subprocess.run(
     [sys.executable, '-c', SCRIPT + AFTER[name]],
     cwd=ROOT,
@@ -53,7 +54,6 @@ def test_sigterm_in_a_destructor_is_not_lost(name):
     check=True,
   )
   assert (done.stdout, done.stderr) == ('stopped\n', '')
-  assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-import time
+import types
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.models import TransformerConfig, init_params
-from prm_jax.rl import episodes
+from prm_jax.rl import episodes, pipeline
 from prm_jax.rl.objective import view_tokens
 from prm_jax.rl.pipeline import Batches
 from prm_jax.rl.rating import Rater
@@ -166,15 +166,25 @@ def test_an_error_in_the_thread_reaches_the_loop(policy, params):
 
 @pytest.mark.parametrize('staleness', [0, 1])
 def test_lend_returns_how_long_it_waited_for_sampling(
-  policy, params, staleness
+  policy, params, staleness, monkeypatch
 ):
   """Else tokens per second would leave that time out."""
-  slow = 0.5
-  rater = Rater(FORMAT, None)
+  slow, now, rated = 9.0, [0.0], itertools.count()
+  rater, looks = Rater(FORMAT, None), threading.Event()
+  main = threading.current_thread()
+
+  def clock():
+    if threading.current_thread() is main:
+      looks.set()
+    return now[0]
 
   def rate(problems, groups):
-    time.sleep(slow)
+    # The second batch is rated once somebody waits for it.
+    assert next(rated) == 0 or looks.wait(60)
+    now[0] += slow
     return rater.rate(problems, groups)
+
+  monkeypatch.setattr(pipeline, 'time', types.SimpleNamespace(monotonic=clock))
 
   data = iter([np.arange(2)] * 3)
   batches = make_batches(
@@ -182,9 +192,8 @@ def test_lend_returns_how_long_it_waited_for_sampling(
   )
   batches.next(0)
   waited = batches.lend(0)  # the next batch is under way, or not begun
-  began = time.monotonic()
+  assert waited == (slow if staleness else 0)
+  assert now[0] == slow * (2 if staleness else 1)
   batches.next(1)
-  after = time.monotonic() - began
   batches.close()
-  assert (waited >= slow / 2) == (staleness == 1)
-  assert waited + after >= slow / 2
+  assert now[0] >= 2 * slow

@@ -236,10 +236,10 @@ def test_a_program_without_an_end_is_wrong_from_there_on():
     'return sum ( xs )',
   ]
   start = time.monotonic()
-  found = code_text.check_steps(SORTED, steps, Limits(wall_seconds=2))
+  found = code_text.check_steps(SORTED, steps, Limits(cpu_seconds=1))
   assert found == [True, True, False, False]
   assert code_text.answer_of(SORTED, steps, Limits(wall_seconds=0.5)) is None
-  assert time.monotonic() - start < 20
+  assert time.monotonic() - start < 60
   # What it prints does not count against the limits.
   steps[2] = 'print ( "x" * 10 ** 6 )'
   assert code_text.answer_of(SORTED, steps, Limits()) == code_text.true_answer(
