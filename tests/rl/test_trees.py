@@ -178,7 +178,7 @@ def moves(step, state, batch):
 
 
 # An example's groups take shapes of their own, which are compiled.
-FEWER = hypothesis.settings(max_examples=20)
+FEWER = hypothesis.settings(max_examples=10)
 
 
 @FEWER

@@ -122,6 +122,7 @@ def test_bfloat16_is_close(opened):
   np.testing.assert_allclose(nats, REFERENCE_NATS, atol=0.02)
 
 
+@pytest.mark.slow
 def test_it_answers_in_chat_form(opened):
   model, params, tokenizer = opened
   question = {'role': 'user', 'content': 'What is the capital of France?'}
