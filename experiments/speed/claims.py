@@ -94,6 +94,7 @@ def races_are_short(document: Mapping[str, Any]) -> Found:
   ratios = {
     f'{row["rewards"]}, {extrapolated(row)} extrapolated': at_equal_updates(row)
     for row in document['rows']
+    if row['races']['ours']
   }
   return by_rounds(ratios, 2.0, 'GRPOTrainer')
 

@@ -14,7 +14,7 @@ import pathlib
 import runpy
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,16 +180,21 @@ def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
   }
 
 
-def add_races(row: dict[str, Any], args: argparse.Namespace) -> None:
-  """Adds races to 90% to a row until there are as many as asked for."""
+def add_races(
+  row: dict[str, Any], args: argparse.Namespace, keep: Callable[[], None]
+) -> None:
+  """Adds races to 90% to a row until there are as many as asked for.
+
+  Args:
+    keep: writes the row, after each race.
+  """
   config = make_config(REWARDS[row['rewards']], args.policy, args.prm)
   config.cpu_devices = args.devices
   # Only the last one is written.
   config.train.checkpoint_every = (
     config.train.evaluate_every * config.train.updates
   )
-  races: Runs = row.setdefault('races', {'ours': [], 'theirs': []})
-  row['race_minutes'] = args.minutes
+  races = row['races']
   with tempfile.TemporaryDirectory() as folder:
     for turn in range(len(races['ours']), args.races):
       config.seed = 1 + turn
@@ -197,19 +202,21 @@ def add_races(row: dict[str, Any], args: argparse.Namespace) -> None:
       task = make_task(config.to_dict(), policy, args.warmup)
       for side, run in in_turn(task, args, turn, args.minutes).items():
         races[side].append(run)
+      row['race_minutes'] = args.minutes
+      keep()
 
 
-def measured(rewards: str) -> dict[str, Any]:
-  """Returns the row that an earlier command measured."""
+def read_rows() -> dict[str, dict[str, Any]]:
+  """Returns the rows that earlier commands measured, by their rewards."""
   path = sides.HERE / 'rl.json'
   rows = json.loads(path.read_text())['rows'] if path.exists() else []
-  for row in rows:
-    if row['rewards'] == rewards:
-      return row
-  raise SystemExit(
-    f'error: --rounds 0 adds races to a row, and {path.name} has none of '
-    f'{rewards!r}; measure it first, with --rounds 5'
-  )
+  return {row['rewards']: row for row in rows}
+
+
+def races_of(row: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the races of a row, which stay where its rate is measured anew."""
+  races = row.get('races') or {'ours': [], 'theirs': []}
+  return {'races': races, 'race_minutes': row.get('race_minutes', 0.0)}
 
 
 def rates(runs: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
@@ -261,13 +268,14 @@ def order(row: Mapping[str, Any]) -> int:
 
 def race_text(runs: Sequence[Mapping[str, Any]]) -> str:
   """Says when each race of a side was won, in seconds and updates."""
-  return ', '.join(
+  shown = ', '.join(
     f'{run["seconds"]:.0f} s ({run["updates"]})'
     if run['reached']
     else f'not in {run["seconds"]:.0f} s ({run["updates"]}; '
     f'{100 * run["accuracy"]:.0f}%)'
     for run in runs
   )
+  return shown or 'none'
 
 
 def race_ratios(row: Mapping[str, Any]) -> list[float]:
@@ -311,13 +319,14 @@ def render_races(document: Mapping[str, Any]) -> str:
   """Makes the table of the races."""
   rows = []
   for row in document['rows']:
-    rows.append(
-      [
-        row['rewards'],
-        *map(race_text, row['races'].values()),
+    ratios = ['', '']
+    if row['races']['ours']:
+      ratios = [
         spread_of_races(row),
         f'{sides.spread(at_equal_updates(row))}; {extrapolated(row)}',
       ]
+    rows.append(
+      [row['rewards'], *map(race_text, row['races'].values()), *ratios]
     )
   heads = (
     'rewards | ours, to 90% | theirs | ratio [min, max] | '
@@ -356,10 +365,19 @@ def main() -> None:
     if not getattr(args, name):
       parser.error(f'--{name.replace("_", "-")} is missing')
   command = f'{args.command} --parity-python PYTHON --policy DIR --prm DIR'
+  known = read_rows()
+  if (lacking := set(args.rewards) - set(known)) and not args.rounds:
+    parser.error(
+      '--rounds 0 adds races to a row, and rl.json has none of '
+      f'{min(lacking)!r}; measure it first, with --rounds 5'
+    )
   for rewards in args.rewards:
-    row = compare(rewards, args) if args.rounds else measured(rewards)
-    add_races(row, args)
-    sides.keep_row(row, order, 'rl', command, render)
+    before = known.get(rewards, {})
+    row = compare(rewards, args) if args.rounds else before
+    row |= races_of(before)
+    keep = functools.partial(sides.keep_row, row, order, 'rl', command, render)
+    keep()  # a race takes minutes, and may fail
+    add_races(row, args, keep)
 
 
 if __name__ == '__main__':
