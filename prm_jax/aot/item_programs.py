@@ -185,7 +185,8 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
   mesh = make_mesh(settings.mesh.shape, devices)
   models, sampler = read_models(settings), settings.policy.sampling
   programs: dict[str, Program] = {}
-  reads: dict[str, int] = {}  # bytes of what a program reads
+  # Bytes of what a program reads, or counts beside it already.
+  reads: dict[str, int] = {}
   held = 0  # bytes of all that stays on a device
   if models.policy:
     check_heads(models.policy.n_heads, mesh)
@@ -194,7 +195,7 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
     opening = sampling.opening()
     programs |= sampling.programs()
     params = bytes_of(sampling.params())
-    reads |= dict.fromkeys(programs, params) | {'resize': 0}
+    reads |= dict.fromkeys(programs, params)
     held += params
     if sampler.kept:
       slots = sampler.kept * models.longest
@@ -207,7 +208,7 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
     reads['score'] = bytes_of(prm.params()) + bytes_of(prm.pool())
     held += reads['score']
   counted = {
-    name: program._replace(beside=held - reads[name])
+    name: program._replace(beside=program.beside + held - reads[name])
     for name, program in programs.items()
   }
   if models.policy:  # it is opened last, and keeps no chains yet

@@ -212,9 +212,8 @@ class AbstractRlJob:
     mesh, settings = self.meshes.sampling, self.settings
     programs = {'take': self._take()}
     for name, program in self.sampling.programs().items():
-      # A cache grows without a look at the parameters.
-      read = () if name == 'resize' else ('written_with',)
-      beside = self._beside(mesh, *read)
+      # The parameters that it writes with are read, or counted there.
+      beside = program.beside + self._beside(mesh, 'written_with')
       programs[name] = program._replace(beside=beside)
     if settings.reads_reference:
       params = {'backbone': self._reference()}

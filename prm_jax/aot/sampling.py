@@ -62,9 +62,18 @@ class Sampling(NamedTuple):
 
   def cache(self, length: int = 0) -> Any:
     """Returns the shapes of a cache, by default the largest that it needs."""
-    slots, length = self.config.slots, length or self.length
-    split = cache_sharding(self.model, slots, self.mesh)
-    shapes = jax.eval_shape(lambda: init_cache(self.model, slots, length))
+    return self._cache(self.config.slots, length or self.length)
+
+  def prompts(self) -> Any:
+    """Returns the shapes of the keys and values of prompts read in a call.
+
+    They stay until other prompts are read.
+    """
+    return self._cache(*self._prompts())
+
+  def _cache(self, rows: int, length: int) -> Any:
+    split = cache_sharding(self.model, rows, self.mesh)
+    shapes = jax.eval_shape(lambda: init_cache(self.model, rows, length))
     return placed(shapes, jax.tree.map(lambda _: split, shapes))
 
   def opening(self) -> Program:
@@ -100,7 +109,7 @@ class Sampling(NamedTuple):
       with jax.set_mesh(self.mesh):
         return resize.lower(self.cache(shorter), self.length)
 
-    beside = bytes_of(self.params())
+    beside = bytes_of(self.params()) + bytes_of(self.prompts())
     cache = bytes_of(self.cache(shorter))
     return Program(lower, self.mesh.size, cache=cache, beside=beside)
 
@@ -138,7 +147,12 @@ class Sampling(NamedTuple):
       return chunk.lower(params, slots, cache, of(jnp.int32))
 
   def programs(self) -> dict[str, Program]:
-    """Returns the programs: reading prompts, writing, and a longer cache."""
+    """Returns the programs: reading prompts, writing, and a longer cache.
+
+    What the sampler holds counts beside them: its parameters, the cache of all
+    slots while prompts are read for some, and afterwards these prompts. Copying
+    them into slots takes less than writing.
+    """
     B, size, model = self.config.slots, self.mesh.size, self.model
     rows, length = self._prompts()
     # Of the last layer keys and values alone.
@@ -152,6 +166,7 @@ class Sampling(NamedTuple):
         size,
         share * whole['products'] + last,
         share * whole['attention'],
+        beside=bytes_of(self.cache()),
       ),
       # One token that sees a full cache, and its logits.
       'sample': Program(
@@ -160,5 +175,6 @@ class Sampling(NamedTuple):
         product_flops(model, B, B),
         attention_flops(model, B * self.length),
         cache=bytes_of(self.cache()),
+        beside=bytes_of(self.prompts()),
       ),
     } | ({'resize': resize} if resize else {})

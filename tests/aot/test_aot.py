@@ -203,11 +203,15 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   rest = 2 * backbone + 4 * 5 + 8
   prm = backbone // 2 + 4 * (8 * 2 + 2)
   written_with = 2 * matrices + 4 * (biases + norms)
+  # Keys and values of a head of 4, in bfloat16. While 8 prompts are read, the
+  # chains of all 16 slots are there; then both are.
+  token = 2 * 4 * 2
+  cache, prompts = 16 * 512 * token, 8 * 512 * token
   beside = {
     'take': rest + reference + prm,  # reads what is trained, makes the form
-    'read': backbone + rest + reference + prm,
-    'sample': backbone + rest + reference + prm,
-    'resize': backbone + rest + reference + prm + written_with,
+    'read': backbone + rest + reference + prm + cache,
+    'sample': backbone + rest + reference + prm + prompts,
+    'resize': backbone + rest + reference + prm + written_with + prompts,
     'reference': backbone + rest + written_with + prm,
     'score': backbone + rest + reference + written_with,
     'advantages': backbone + rest + reference + written_with + prm,
@@ -374,8 +378,14 @@ def test_what_lies_beside_the_programs_of_a_search_by_hand():
   opened = 2 * weights + kept - largest
   assert found['open'] == pytest.approx(opened, rel=1e-3)
   # A cache grows beside both models and all that they keep.
-  assert found['resize'] == pytest.approx(2 * (weights + kept), rel=1e-3)
-  assert found['sample'] == pytest.approx(weights + 2 * kept, rel=1e-3)
+  token = 2 * 2 * 28 * 4 * 128
+  cache, prompts = 32 * 2048 * token, 4096 * token
+  grown = 2 * (weights + kept) + prompts
+  assert found['resize'] == pytest.approx(grown, rel=1e-3)
+  # Prompts are read for some slots while the others hold their chains.
+  assert found['read'] == pytest.approx(weights + 2 * kept + cache, rel=1e-3)
+  written = weights + 2 * kept + prompts
+  assert found['sample'] == pytest.approx(written, rel=1e-3)
   assert found['score'] == pytest.approx(weights + kept, rel=1e-3)
   assert plan.programs['score'].cache == kept
 
