@@ -4,6 +4,7 @@ import pathlib
 from typing import NamedTuple
 
 from experiments.runner import Runner
+from prm_jax.runtime import paths
 
 # Model -> how step scores become a chain score.
 MODELS = {'prm_verifier': 'min', 'prm_rollouts': 'min', 'orm': 'last'}
@@ -179,12 +180,15 @@ class Story(NamedTuple):
   def write_problems(self, split: str, count: int) -> pathlib.Path:
     """Writes evenly spaced problems of the domain's file of a split."""
     source = self.root / self.domain.files[split == 'test']
-    lines = source.read_text().splitlines()
+    lines = source.read_text(encoding='utf-8').splitlines()
     count = min(count, len(lines))
     chosen = [lines[i * len(lines) // count] for i in range(count)]
     path = self.runner.workdir / self.name / f'{split}_{count}.jsonl'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('\n'.join(chosen) + '\n')
+    text = '\n'.join(chosen) + '\n'
+    # A job that runs may be reading it.
+    if not path.exists() or path.read_text(encoding='utf-8') != text:
+      paths.write_text(path, text)
     return path
 
   def label(self, source: str) -> pathlib.Path:

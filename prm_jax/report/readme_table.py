@@ -5,6 +5,8 @@ The text between the two MARK lines is replaced, the prose around it kept.
 
 import pathlib
 
+from prm_jax.runtime import paths
+
 MARK = '<!-- table -->\n'
 
 
@@ -14,5 +16,8 @@ def fill(readme: pathlib.Path, text: str) -> None:
   Raises:
     ValueError: the file does not have exactly two marks.
   """
-  before, _, after = readme.read_text(encoding='utf-8').split(MARK)
-  readme.write_text(f'{before}{MARK}{text}\n{MARK}{after}', encoding='utf-8')
+  known = readme.read_text(encoding='utf-8')
+  before, _, after = known.split(MARK)
+  filled = f'{before}{MARK}{text}\n{MARK}{after}'
+  if filled != known:
+    paths.write_text(readme, filled)
