@@ -32,6 +32,7 @@ from prm_jax.evals.prm import of_some_problems, score_chains
 from prm_jax.evals.scorers import make_part
 from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
+from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_lines
 
@@ -260,7 +261,7 @@ def main() -> None:
   known = json.loads(path.read_text())['models'] if path.exists() else {}
 
   def save() -> None:
-    document = command_line.about(args) | {
+    document = command_line.made_by(args) | {
       'models': {name: known[name] for name in MODELS if name in known},
     }
     command_line.write(args.output, document, render(document))
@@ -284,7 +285,11 @@ def main() -> None:
       faults.append(f'{name}: {error}')
       print(f'error: {faults[-1]}', file=sys.stderr, flush=True)
       continue
-    how = {'dtype': args.dtype, 'from_hub': where == MODELS[name].where}
+    how = {
+      'git_commit': manifest.git_commit(),
+      'dtype': args.dtype,
+      'from_hub': where == MODELS[name].where,
+    }
     known[name] = how | {'sets': measure(sets, scores, MODELS[name].f1)}
     save()
   save()

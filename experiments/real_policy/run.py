@@ -46,6 +46,7 @@ from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.unseen import learned_problems
+from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 
 NS = (1, 2, 4, 8, 16, 32, 64)
@@ -210,7 +211,7 @@ def main() -> None:
   known = command_line.read_known(args).get('results', {})
 
   def save() -> None:
-    document = command_line.about(args) | {
+    document = command_line.made_by(args) | {
       'results': {
         name: known[name]
         for domain in DOMAINS
@@ -228,7 +229,8 @@ def main() -> None:
     story = Story(runner, name, root, size, args.slots)
     story.run_all()
     for shown, job in story.tested.items():
-      known[shown] = judge(story, job)
+      found = judge(story, job)
+      known[shown] = found | {'git_commit': manifest.git_commit()}
     save()
   save()
 

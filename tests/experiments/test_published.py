@@ -9,6 +9,7 @@ import pytest
 
 from experiments.published import run
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 from tests.shared.published_models import write_model
 
@@ -66,8 +67,15 @@ def test_every_layout_is_scored_once_and_compared(data, tmp_path, monkeypatch):
   call(monkeypatch, *flags, '--models', *models[2:])
   found = json.loads((tmp_path / 'out/results.json').read_text())['models']
   assert found.keys() == STYLES.keys()
+  # The table made again is no new measurement.
+  with monkeypatch.context() as later:
+    later.setattr(run.manifest, 'git_commit', lambda: 'later')
+    call(later, *flags, '--models')
+  again = json.loads((tmp_path / 'out/results.json').read_text())
+  assert again['models'] == found and 'git_commit' not in again
   for name, each in found.items():
     assert (each['dtype'], each['from_hub']) == ('float32', False)
+    assert each['git_commit'] == manifest.git_commit()
     sets = each['sets']
     assert sets.keys() == {'gsm8k', 'math'}
     assert sets['math']['published'] == run.MODELS[name].f1[1]
