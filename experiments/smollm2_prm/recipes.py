@@ -102,7 +102,7 @@ def read_chains(
     flags.append(f'--config.base={fine_tune(runner, reading)}')
   if reading == 'sentences':
     flags.append('--config.data.segments=sentences')
-  folder = f'frozen_{reading}' if reading else 'frozen'
+  folder = reading_folder(reading)
   return runner.main('prm_math.py:smollm2,frozen', folder, *flags)
 
 
@@ -113,18 +113,21 @@ def folder(name: str, seed: int) -> str:
 
 def train(
   runner: Runner, name: str, data: pathlib.Path, extra: Sequence[str], seed: int
-) -> None:
-  """Trains a recipe, or resumes it, and evaluates it.
+) -> pathlib.Path:
+  """Trains a recipe, or resumes it, and evaluates it; returns the workdir.
 
   Args:
     data: folder of the data set, which all recipes share.
     extra: further flags of the run.
+
+  Raises:
+    SystemExit: the run failed, or one that is done had other flags.
   """
   recipe = RECIPES[name]
   flags = recipe.flags
   if recipe.start:
-    flags += (f'--config.base={fine_tune(runner, recipe.start)}',)
-  runner.main(
+    flags += (f'--config.base={runner.workdir / recipe.start}',)
+  return runner.main(
     f'prm_math.py:smollm2{recipe.variant}',
     folder(name, seed),
     f'--config.seed={seed}',
@@ -136,15 +139,20 @@ def train(
   )
 
 
-def trained(workdir: pathlib.Path) -> dict[str, dict[int, pathlib.Path]]:
-  """Finds the runs that are done: recipe -> seed -> folder."""
-  found: dict[str, dict[int, pathlib.Path]] = {}
+def trained(workdir: pathlib.Path) -> dict[str, list[int]]:
+  """Finds the runs that are done: recipe -> seeds, each ascending."""
+  found: dict[str, list[int]] = {}
   for name in RECIPES:
-    for path in sorted(workdir.glob(f'{name}_seed_*')):
+    for path in workdir.glob(f'{name}_seed_*'):
       seed = path.name.removeprefix(f'{name}_seed_')
       if seed.isdecimal() and is_done(path):
-        found.setdefault(name, {})[int(seed)] = path
-  return found
+        found.setdefault(name, []).append(int(seed))
+  return {name: sorted(seeds) for name, seeds in found.items()}
+
+
+def reading_folder(reading: str) -> str:
+  """Returns the name of the folder of a reading in the workdir."""
+  return f'frozen_{reading}' if reading else 'frozen'
 
 
 def read_scores(

@@ -44,7 +44,7 @@ from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import is_done
 
-RULE = 'untrained'  # what the trained models start as
+RULE = 'untrained'  # what the heads of trained models start as
 ROWS = {
   'noise': 'null: a random number for each step',
   'digit_count': 'trivial: minus the digits of the step',
@@ -195,8 +195,92 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
       f'{extra[0]} runs another experiment, whose results may not replace '
       'those of this one; name another folder with --output'
     )
-  args.output.mkdir(parents=True, exist_ok=True)
+  given = [x for x in sys.argv[1:] if x not in extra]
+  free = ('also', 'report', 'seeds', 'train')
+  args = command_line.parse(parser, free, given)
+  if args.output.resolve() == parser.get_default('output'):
+    _check_whole(args)
   return args, extra
+
+
+def wanted_readings(args: argparse.Namespace) -> list[str]:
+  """Returns the readings that a command names, or finds in the workdir."""
+  return [
+    reading
+    for reading in recipes.READINGS
+    if reading in ('', *args.also)
+    or is_done(args.workdir / recipes.reading_folder(reading))
+  ]
+
+
+def wanted_runs(args: argparse.Namespace) -> dict[str, list[int]]:
+  """Returns what a command trains, or finds in the workdir: recipe -> seeds."""
+  done = recipes.trained(args.workdir)
+  asked = dict.fromkeys(args.train, args.seeds)
+  found = {
+    name: sorted({*done.get(name, ()), *asked.get(name, ())})
+    for name in recipes.RECIPES
+  }
+  return {name: seeds for name, seeds in found.items() if seeds}
+
+
+def _check_whole(args: argparse.Namespace) -> None:
+  """Checks that what a command writes may replace the results that are there.
+
+  Raises:
+    UserError: a row or a seed would be lost, or one of them chose settings.
+  """
+  elsewhere = 'name another folder with --output'
+  runs = wanted_runs(args)
+  for name, seeds in runs.items():
+    if command_line.TUNING_SEED in seeds:
+      folder = recipes.folder(name, command_line.TUNING_SEED)
+      raise UserError(
+        f'{args.workdir / folder}: its seed chose settings, and is no result; '
+        f'{elsewhere}'
+      )
+  known = command_line.read_known(args)
+  if not known:
+    return
+  readings = map(recipes.reading_folder, wanted_readings(args))
+  now = {name: [0] for name in readings} | runs
+  lost = [
+    name if name.startswith('frozen') else recipes.folder(name, int(seed))
+    for name, seeds in known['manifest']['runs'].items()
+    for seed in seeds
+    if int(seed) not in now.get(name, ())
+  ]
+  if lost:
+    raise UserError(
+      f'{args.output / "results.json"} has rows that this command would lose, '
+      f'of {", ".join(lost)}; name them with --also, or with --train and '
+      f'--seeds, or {elsewhere}'
+    )
+
+
+def add_leads_on_rule(
+  found: Mapping[str, Mapping[str, dict[str, Any]]],
+  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  parts: Mapping[str, Part],
+  seed: int,
+) -> None:
+  """Adds to each trained row its lead on the rule of what it started from.
+
+  Args:
+    found: set -> row -> numbers. A row without a reading of its start, which
+      `--also` names, gets no lead.
+  """
+  for name, recipe in recipes.RECIPES.items():
+    row = f'trained_{name}'
+    rule = f'{RULE}_{recipe.start}' if recipe.start else RULE
+    if not {row, rule} <= judged.keys():
+      continue
+    on_rule = scorers.compare(
+      {key: judged[key] for key in (rule, row)}, parts, rule, seed, RESAMPLES
+    )
+    for of_set, rows in on_rule.items():
+      leads = {'f1': rows[row]['lead'], 'auc': rows[row]['auc']['lead']}
+      found[of_set][row]['lead_on_rule'] = leads | {'rule': rule}
 
 
 def main() -> None:
@@ -208,20 +292,18 @@ def main() -> None:
     starts = {recipes.RECIPES[recipe].start for recipe in args.train}
     if name in {*starts, *args.also}:
       recipes.fine_tune(runner, name)
-  wanted = [
-    reading
-    for reading in recipes.READINGS
-    if reading in ('', *args.also)
-    or is_done(args.workdir / f'frozen_{reading}')
-  ]
+  wanted, runs = wanted_readings(args), wanted_runs(args)
   calls = [(recipes.read_chains, runner, name, data, extra) for name in wanted]
   calls += [
     (recipes.train, runner, name, data, extra, seed)
-    for name in args.train
-    for seed in args.seeds
+    for name, seeds in runs.items()
+    for seed in seeds
   ]
-  paths = runner.all(lambda call, *given: call(*given), calls)
-  read = dict(zip(wanted, paths, strict=False))  # then the trained ones
+  paths = iter(runner.all(lambda call, *given: call(*given), calls))
+  read = {name: next(paths) for name in wanted}
+  trained = {
+    name: {seed: next(paths) for seed in seeds} for name, seeds in runs.items()
+  }
   readings = {name: open_reading(path) for name, path in read.items()}
   plain = readings['']
   parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
@@ -245,17 +327,16 @@ def main() -> None:
     row: [scorers.judge(run, parts, share) for run in runs]
     for row, runs in scores.items()
   }
-  trained = recipes.trained(args.workdir)
-  for recipe, runs in trained.items():
+  for recipe, folders in trained.items():
     judged[f'trained_{recipe}'] = []
-    for run in runs.values():
+    for run in folders.values():
       dev, indices = dev_of(run)
       found = trained_scores(run, {**plain.chosen, DEV: indices})
       one = scorers.judge(found, {**parts, DEV: dev}, share)
       judged[f'trained_{recipe}'].append(one)
   documents = {
-    recipe: {seed: recipes.read(run) for seed, run in runs.items()}
-    for recipe, runs in trained.items()
+    recipe: {seed: recipes.read(run) for seed, run in folders.items()}
+    for recipe, folders in trained.items()
   }
   reported = {name: part for name, part in parts.items() if name != DEV}
   found = scorers.compare(
@@ -265,18 +346,7 @@ def main() -> None:
     settings.seed,
     RESAMPLES,
   )
-  started = [f'trained_{recipe}' for recipe in trained]
-  on_rule = scorers.compare(
-    {row: judged[row] for row in (RULE, *started)},
-    reported,
-    RULE,
-    settings.seed,
-    RESAMPLES,
-  )
-  for name, rows in on_rule.items():
-    for row in started:
-      leads = {'f1': rows[row]['lead'], 'auc': rows[row]['auc']['lead']}
-      found[name][row]['lead_on_rule'] = leads
+  add_leads_on_rule(found, judged, reported, settings.seed)
   jobs = documents | {
     path.name: {'0': recipes.read(path)} for path in read.values()
   }

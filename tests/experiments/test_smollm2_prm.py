@@ -1,10 +1,15 @@
-"""The rows of smollm2_prm that need no model."""
+"""What of smollm2_prm needs no model."""
+
+import json
+import pathlib
+import sys
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.smollm2_prm import rows
+from experiments.runner import Runner, config_of
+from experiments.smollm2_prm import recipes, rows, run
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import scorers
 from prm_jax.inference.scorer import StepFeatures
@@ -60,3 +65,116 @@ def test_readings_are_put_together_by_the_rule_of_an_untrained_head():
   rule = init_head(jax.random.key(0), 4, HeadConfig('logit', likelihood=True))
   weights = rule['likelihood_kernel'].ravel()
   np.testing.assert_allclose(rows.RULE / rows.RULE[1], weights / weights[1])
+
+
+HOME = pathlib.Path(run.__file__).parent
+
+
+def parse(monkeypatch, workdir, *flags):
+  argv = ['run.py', f'--workdir={workdir}', *flags]
+  monkeypatch.setattr(sys, 'argv', argv)
+  return run.parse()
+
+
+def finish(workdir, name, seed=1, data='/data', config='', *flags):
+  """Makes the folder of a run that is done."""
+  path = workdir / recipes.folder(name, seed)
+  path.mkdir(parents=True)
+  config = config_of(
+    'prm_math.py:smollm2',
+    (
+      f'--config.seed={seed}',
+      f'--config.data.dir={data}',
+      *recipes.SCORED,
+      *recipes.SIZE,
+      *flags,
+    ),
+  )
+  (path / 'config.json').write_text(json.dumps(config))
+  (path / 'results.json').write_text('{"results": {}}')
+  return path
+
+
+WHOLE = ('--also', 'sft_long', '--train', 'likelihood', 'likelihood_sft')
+
+
+def test_a_part_does_not_replace_the_results_of_all(
+  tmp_path, monkeypatch, capsys
+):
+  seeds = ('--seeds', '1', '2', '3')
+  args, _ = parse(monkeypatch, tmp_path, *WHOLE, *seeds)
+  assert args.output == HOME
+  with pytest.raises(UserError, match=r'lose, of frozen_sft_long; name'):
+    parse(monkeypatch, tmp_path, *WHOLE[2:], *seeds)
+  with pytest.raises(UserError, match=r'of likelihood_seed_3, likelihood_sft'):
+    parse(monkeypatch, tmp_path, *WHOLE, '--seeds', '1', '2')
+  finish(tmp_path, 'likelihood', 3)
+  with pytest.raises(UserError, match=r'of likelihood_sft_seed_3; name'):
+    parse(monkeypatch, tmp_path, *WHOLE, '--seeds', '1', '2')
+  # Elsewhere a part may be.
+  parse(monkeypatch, tmp_path, f'--output={tmp_path}/part', '--seeds', '0')
+  with pytest.raises(SystemExit):
+    parse(monkeypatch, tmp_path, *WHOLE, '--seeds', '0', '1', '2', '3')
+  assert 'it chose settings, and is no result' in capsys.readouterr().err
+  finish(tmp_path, 'lora', 0)
+  with pytest.raises(UserError, match=r'lora_seed_0: its seed chose settings'):
+    parse(monkeypatch, tmp_path, *WHOLE, *seeds)
+
+
+def test_flags_of_jobs_go_on_to_them_alone(tmp_path, monkeypatch, capsys):
+  flag, elsewhere = '--config.model.remat=full', f'--output={tmp_path}/part'
+  args, extra = parse(monkeypatch, tmp_path, flag, elsewhere)
+  assert (extra, args.seeds) == ([flag], (1, 2, 3, 4, 5))
+  with pytest.raises(SystemExit):
+    parse(monkeypatch, tmp_path, *WHOLE, flag)
+  assert 'runs another experiment' in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    parse(monkeypatch, tmp_path, elsewhere, '--confg.seed=1')
+  assert 'unknown argument --confg.seed=1' in capsys.readouterr().err
+
+
+def test_runs_of_other_settings_are_not_taken(tmp_path):
+  finish(tmp_path, 'likelihood')
+  finish(tmp_path, 'state', 2)  # a head of the default kind
+  assert recipes.trained(tmp_path) == {'likelihood': [1], 'state': [2]}
+  runner, data = Runner(tmp_path, 1), tmp_path / 'data'
+  path = recipes.train(runner, 'likelihood', data, (), 1)
+  assert path == tmp_path / 'likelihood_seed_1'
+  with pytest.raises(SystemExit, match=r'head\.likelihood=True'):
+    recipes.train(runner, 'state', data, (), 2)
+
+
+def test_each_recipe_is_compared_with_the_rule_of_its_own_start():
+  """Its own rule ranks one wrong step too high, that of the other both."""
+  right, wrong = StepLabel(1.0), StepLabel(0.0)
+  chains = [Chain(q, ('a', 'b'), labels=(right, wrong)) for q in 'pq']
+  chains.append(Chain('r', ('a', 'b'), labels=(right, right)))
+  parts = {name: scorers.make_part(chains) for name in ('dev', 'gsm8k')}
+
+  def judge(*of_chains):
+    scores = [np.array(each) for each in (*of_chains, (0.5, 0.5))]
+    return [scorers.judge(dict.fromkeys(parts, scores), parts, 0.5)]
+
+  judged = {
+    'untrained': judge((0.0, 1.0), (0.0, 1.0)),
+    'untrained_sft_long': judge((0.9, 0.1), (0.0, 1.0)),
+    'trained_likelihood': judge((0.9, 0.1), (0.8, 0.2)),
+    'trained_likelihood_sft': judge((0.9, 0.1), (0.8, 0.2)),
+  }
+  reported = {'gsm8k': parts['gsm8k']}
+  found = scorers.compare(judged, reported, 'untrained', 0, 10)
+  run.add_leads_on_rule(found, judged, reported, 0)
+  rows_of = found['gsm8k']
+  plain = rows_of['trained_likelihood']['lead_on_rule']
+  fine_tuned = rows_of['trained_likelihood_sft']['lead_on_rule']
+  assert plain['rule'] == 'untrained'
+  assert plain['auc']['difference'] == 1.0
+  assert fine_tuned['rule'] == 'untrained_sft_long'
+  own = rows_of['untrained_sft_long']['auc']['value']
+  assert fine_tuned['auc']['difference'] == pytest.approx(1.0 - own)
+  # Without a reading of its start it has none.
+  del judged['untrained_sft_long'], rows_of['trained_likelihood_sft']
+  del judged['untrained']
+  rows_of['trained_likelihood'].pop('lead_on_rule')
+  run.add_leads_on_rule(found, judged, reported, 0)
+  assert 'lead_on_rule' not in rows_of['trained_likelihood']
