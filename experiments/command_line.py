@@ -17,9 +17,11 @@ import argparse
 import json
 import os
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from experiments.runner import ROOT
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.report import readme_table
 from prm_jax.runtime import manifest
@@ -45,6 +47,25 @@ LONG = (
 )
 # Two seeds are shown of these, as one takes more than an hour.
 LONGEST = ('label_sources.soft',)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+  """Returns the type of an argument that is a whole number from `least` on."""
+
+  def parsed(text: str) -> int:
+    try:
+      value = int(text)
+    except ValueError:
+      value = least - 1
+    if value < least:
+      raise argparse.ArgumentTypeError(
+        f'{text}: expected a whole number of at least {least}'
+      )
+    return value
+
+  return parsed
+
+
 ARGUMENTS: dict[str, dict[str, Any]] = {
   '--workdir': {
     'type': pathlib.Path,
@@ -52,7 +73,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     'help': 'folder of the runs; the same command resumes what is there',
   },
   '--jobs': {
-    'type': int,
+    'type': at_least(1),
     'default': 2,
     'help': 'runs at the same time, each on a core of its own',
   },
@@ -75,7 +96,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     'help': 'cpu measures CPU seconds, for cores that do other work, too',
   },
   '--rounds': {
-    'type': int,
+    'type': at_least(1),
     'default': 3,
     'help': 'times that each side is measured',
   },
@@ -153,6 +174,39 @@ def parse(
   if 'output' in args:
     args.output.mkdir(parents=True, exist_ok=True)
   return args
+
+
+def fault_of_python(python: str, *packages: str) -> str:
+  """Says why a Python cannot run the other side of a comparison; '' if it can.
+
+  Args:
+    packages: what it has to import.
+  """
+  try:
+    done = subprocess.run(
+      [python, '-c', f'import {", ".join(packages)}'],
+      cwd=ROOT,  # as the other side itself
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+  except OSError as error:
+    return error.strerror or str(error)
+  said = done.stderr.strip().splitlines() or [f'exit code {done.returncode}']
+  return said[-1] if done.returncode else ''
+
+
+def check_parity_python(
+  parser: argparse.ArgumentParser, args: argparse.Namespace, *packages: str
+) -> None:
+  """Exits with one line where `--parity-python` is missing, or lacks packages.
+
+  What our side would measure before may take hours.
+  """
+  if not args.parity_python:
+    parser.error(f'--parity-python is missing: a Python with {packages[-1]}')
+  if fault := fault_of_python(args.parity_python, *packages):
+    parser.error(f'--parity-python={args.parity_python}: {fault}')
 
 
 def _equal(value: Any, default: Any) -> bool:

@@ -18,10 +18,13 @@ from experiments.accelerator.results import RATES, render
 from experiments.runner import ROOT
 from experiments.tables import table, times
 from prm_jax.report import readme_table
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import write_json
 
 HERE = pathlib.Path(__file__).parent
 RESULTS = HERE / 'results.json'
+NAME_OTHER = 'name the results.json that experiments.accelerator.run wrote'
 CPU = (
   'yes: all jobs and tests, and all experiments but those that need a GPU or '
   'published weights; training, sampling, labels and search also on many '
@@ -130,7 +133,9 @@ def main() -> None:
   given = parser.parse_args().results
   machines = kept()
   if given:
-    found = json.loads(given.read_text())
+    found = paths.read_json(given, NAME_OTHER)
+    if not {'machine', 'tiny'} <= found.keys():
+      raise UserError(f'{given} holds no results of a chip; {NAME_OTHER}')
     machine = found['machine']
     if found['tiny'] or machine.get('platform') not in PLATFORMS:
       parser.error(f'{given} is of a CPU, or of tiny sizes; it is not kept')
@@ -140,4 +145,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  main()
+  with exit_on_user_error():
+    main()

@@ -261,17 +261,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def find_torch(given: str | None) -> str | None:
   """Returns the Python that has PyTorch and transformers, if there is one."""
   python = given or sys.executable
-  check = subprocess.run(
-    [python, '-c', 'import torch, transformers'],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  if check.returncode and given:
-    raise SystemExit(
-      f'error: --torch-python={given}: {check.stderr.strip()[-200:]}'
-    )
-  return None if check.returncode else python
+  fault = command_line.fault_of_python(python, 'torch', 'transformers')
+  if fault and given:
+    raise SystemExit(f'error: --torch-python={given}: {fault}')
+  return None if fault else python
 
 
 def main() -> int:

@@ -337,22 +337,29 @@ def render_races(document: Mapping[str, Any]) -> str:
 
 def main() -> None:
   parser = command_line.make_parser(
-    __doc__, __file__, '--parity-python', '--rounds', output=False
+    __doc__, __file__, '--parity-python', output=False
+  )
+  whole, some = command_line.at_least(0), command_line.at_least(1)
+  parser.add_argument(
+    '--rounds',
+    type=whole,
+    default=3,
+    help='times that each side is measured; 0 adds races alone',
   )
   parser.add_argument('--policy', help='workdir of configs/policy_math.py')
   parser.add_argument('--prm', help='workdir of configs/prm_math.py')
   parser.add_argument('--rewards', nargs='+', choices=REWARDS, default=REWARDS)
   parser.add_argument(
-    '--warmup', type=int, default=20, help='updates that are not measured'
+    '--warmup', type=some, default=20, help='updates that are not measured'
   )
   parser.add_argument(
-    '--updates', type=int, default=40, help='updates that are measured'
+    '--updates', type=some, default=40, help='updates that are measured'
   )
   parser.add_argument(
-    '--devices', type=int, default=sides.cores(), help='our cpu_devices'
+    '--devices', type=some, default=sides.cores(), help='our cpu_devices'
   )
   parser.add_argument(
-    '--races', type=int, default=3, help='races to 90%%, each with its seed'
+    '--races', type=whole, default=3, help='races to 90%%, each with its seed'
   )
   parser.add_argument(
     '--minutes',
@@ -361,9 +368,10 @@ def main() -> None:
     help='time after which a race is given up',
   )
   args = command_line.parse(parser)
-  for name in ('parity_python', 'policy', 'prm'):
+  for name in ('policy', 'prm'):
     if not getattr(args, name):
-      parser.error(f'--{name.replace("_", "-")} is missing')
+      parser.error(f'--{name} is missing')
+  command_line.check_parity_python(parser, args, 'torch', 'trl')
   command = f'{args.command} --parity-python PYTHON --policy DIR --prm DIR'
   known = read_rows()
   if (lacking := set(args.rewards) - set(known)) and not args.rounds:

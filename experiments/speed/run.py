@@ -287,8 +287,7 @@ def main() -> None:
   parser.add_argument('--rows', type=int, default=4, help='rows of our batches')
   parser.add_argument('--row-length', type=int, default=1024)
   args = command_line.parse(parser)
-  if not args.parity_python:
-    parser.error('--parity-python is missing: a Python with trl')
+  command_line.check_parity_python(parser, args, 'torch', 'trl')
   kept = sides.HERE / 'results.json'
   results = json.loads(kept.read_text()).get('models', {})
   for model in args.models:

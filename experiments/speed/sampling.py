@@ -251,8 +251,7 @@ def main() -> None:
   if args.ours:
     run_ours(args.ours)
     return
-  if not args.parity_python:
-    parser.error('--parity-python is missing: a Python with transformers')
+  command_line.check_parity_python(parser, args, 'torch', 'transformers')
   for model in args.models:
     make = arithmetic_task if model == 'arithmetic' else gsm8k_task
     prompts = args.prompts or (16 if model == 'arithmetic' else 4)

@@ -198,8 +198,7 @@ def main() -> None:
     '--row-length', type=int, default=2048, help='tokens of our rows'
   )
   args = command_line.parse(parser)
-  if not args.parity_python:
-    parser.error('--parity-python is missing: a Python with trl')
+  command_line.check_parity_python(parser, args, 'torch', 'trl')
   args.workdir.mkdir(parents=True, exist_ok=True)
   runner = Runner(args.workdir, 1)
   command = f'{args.command} --parity-python PYTHON'

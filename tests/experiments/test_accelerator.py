@@ -232,17 +232,44 @@ def test_what_has_run_where_by_hand():
   assert '| TPU | not yet; ' in text
 
 
-def test_results_of_a_cpu_are_not_kept(tmp_path):
-  path = tmp_path / 'results.json'
-  found = a_gpu()
-  found['machine']['platform'] = 'cpu'
-  path.write_text(json.dumps(found))
-  done = subprocess.run(
+def run_keep(path):
+  return subprocess.run(
     [sys.executable, '-m', 'experiments.accelerator.keep', path],
     cwd=ROOT,
     capture_output=True,
     text=True,
     check=False,
   )
+
+
+def test_results_of_a_cpu_are_not_kept(tmp_path):
+  path = tmp_path / 'results.json'
+  found = a_gpu()
+  found['machine']['platform'] = 'cpu'
+  path.write_text(json.dumps(found))
+  done = run_keep(path)
   assert done.returncode == 2
   assert 'is of a CPU, or of tiny sizes; it is not kept' in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('text', 'said'),
+  [
+    (None, 'cannot be read (No such file or directory); name the results.json'),
+    ('{"seeds": [1]}', 'holds no results of a chip; name the results.json'),
+    ('{"machine"', 'is no JSON'),
+  ],
+)
+def test_what_is_no_results_file_is_named(text, said, tmp_path):
+  path = tmp_path / 'nope.json'
+  if text:
+    path.write_text(text)
+  done = run_keep(path)
+  assert done.returncode == 2
+  [line] = done.stderr.splitlines()
+  assert line.startswith(f'error: {path} {said}')
+
+
+def test_a_python_that_is_not_there_is_named():
+  with pytest.raises(SystemExit, match='--torch-python=/nope: No such file'):
+    run.find_torch('/nope')

@@ -1,5 +1,6 @@
 """The command line, tables and runner that all experiments share."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import ROOT
 
 DOC = 'Asks a question.\n\nAnd more.'
+NO_WORKDIR = ('speed.sampling', 'speed.rl')
 
 
 @pytest.fixture
@@ -110,6 +112,55 @@ def test_a_missing_data_folder_is_named(monkeypatch, tmp_path, capsys):
   with pytest.raises(SystemExit):
     command_line.parse(parser)
   assert '--data-root is missing' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('module', 'flag'),
+  [
+    ('reward_hacking.run', '--jobs=0'),
+    ('speed.sampling', '--rounds=0'),
+    ('speed.run', '--rounds=-1'),
+    ('speed.training_trees', '--rounds=some'),
+    ('speed.rl', '--races=-1'),
+  ],
+)
+def test_what_counts_something_is_checked_before_anything_runs(
+  module, flag, tmp_path, monkeypatch, capsys
+):
+  main = importlib.import_module(f'experiments.{module}').main
+  flags = [] if module in NO_WORKDIR else [f'--workdir={tmp_path}']
+  monkeypatch.setattr(sys, 'argv', ['run.py', *flags, flag])
+  with pytest.raises(SystemExit):
+    main()
+  name, value = flag.split('=')
+  least = 0 if name == '--races' else 1
+  said = (
+    f'argument {name}: {value}: expected a whole number of at least {least}'
+  )
+  assert capsys.readouterr().err.splitlines()[-1].endswith(said)
+
+
+@pytest.mark.parametrize('name', ['run', 'training_trees', 'sampling', 'rl'])
+def test_the_other_python_is_tried_before_anything_runs(
+  name, tmp_path, monkeypatch, capsys
+):
+  main = importlib.import_module(f'experiments.speed.{name}').main
+  needs = {'rl': ['--policy=/p', '--prm=/m'], 'sampling': []}
+  flags = needs.get(name, [f'--workdir={tmp_path}'])
+  bare = tmp_path / 'python'
+  bare.write_text('#!/bin/sh\necho No module named torch >&2\nexit 1\n')
+  bare.chmod(0o755)
+  for python, said in (
+    ('/nope', '--parity-python=/nope: No such file or directory'),
+    (str(bare), f'--parity-python={bare}: No module named torch'),
+    ('', '--parity-python is missing: a Python with tr'),
+  ):
+    argv = ['run.py', *flags, f'--parity-python={python}']
+    monkeypatch.setattr(sys, 'argv', argv)
+    with pytest.raises(SystemExit) as ended:
+      main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_results_and_table_are_written(tmp_path, capsys):

@@ -13,7 +13,8 @@ from experiments.speed.claims import races_are_short
 pytestmark = pytest.mark.once
 
 HERE = sides.HERE
-FLAGS = ('--parity-python', sys.executable, '--policy', '/p', '--prm', '/m')
+# No process of their side is started, so no packages are needed.
+FLAGS = ('--parity-python', 'true', '--policy', '/p', '--prm', '/m')
 
 
 @pytest.fixture
