@@ -24,8 +24,9 @@ from prm_jax.runtime.sharding import AXES
 class Stopped(BaseException):
   """Reports that SIGTERM ended the job; the same command resumes it.
 
-  After one signal a training loop has saved everything; after a second the last
-  checkpoint counts.
+  A training loop has saved everything. It heeds no second signal, which might
+  cut that off, or leave the other processes waiting. Jobs that work on items
+  end with what their journal has, and at once after a second signal.
 
   Like KeyboardInterrupt it is no Exception, so that no handler of errors
   catches it.
@@ -54,7 +55,10 @@ def catch_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 class StopSignal:
-  """Catches SIGTERM, and lets a loop ask whether to stop."""
+  """Catches SIGTERM, and lets a loop ask whether to stop.
+
+  A second signal says nothing new: the loop may be saving.
+  """
 
   def __init__(self, mesh: Mesh) -> None:
     self._votes = NamedSharding(mesh, P(AXES))

@@ -100,6 +100,8 @@ def test_a_signal_after_the_last_step_is_heard():
   ) as stop:
     assert not stop.agreed()
     signal.raise_signal(signal.SIGTERM)  # in the last evaluation
+    signal.raise_signal(signal.SIGTERM)  # while it may be saving
+    assert stop.agreed()
     with pytest.raises(stopping.Stopped, match='after its last step'):
       stop.end('stopped after its last step', lambda: ended.append(True))
   assert ended
