@@ -10,6 +10,7 @@ of a few sizes each. `Generator` (generator.py) calls it and deals with text.
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -289,23 +290,26 @@ class _WriteState:
       heartbeat.at(done)
 
   def refill(self) -> bool:
-    """Gives free slots to jobs; returns whether any slot is in use."""
-    free, copies = np.flatnonzero(self.holders < 0), []
-    while len(free) and (self.ready or self.groups):
-      if not self.ready:
-        self.read_prompts()
-      taken, free = np.split(free, [len(self.ready)])
-      rows = []
-      for slot in taken:
-        row, job = self.ready.popleft()
-        rows.append(row)
-        self.begin(slot, job)
-      copies.append((self.prompts, rows, taken))
+    """Gives free slots to jobs; returns whether any slot is in use.
+
+    Prompts of a call are copied into slots before those of the next are read.
+    """
+    unread = itertools.chain.from_iterable(group.jobs for group in self.groups)
+    jobs = itertools.chain((job for _, job in self.ready), unread)
+    begun = list(zip(np.flatnonzero(self.holders < 0), jobs, strict=False))
+    for slot, job in begun:
+      self.begin(slot, job)
     if (self.holders < 0).all():
       return False
     self.fit_cache()
-    for prompts, rows, taken in copies:
-      self.insert(prompts, rows, taken)
+    left = [slot for slot, _ in begun]
+    while left:
+      if not self.ready:
+        self.prompts = None
+        self.read_prompts()
+      taken, left = left[: len(self.ready)], left[len(self.ready) :]
+      rows = [self.ready.popleft()[0] for _ in taken]
+      self.insert(self.prompts, rows, taken)
     return True
 
   def read_prompts(self) -> None:
@@ -354,13 +358,12 @@ class _WriteState:
       self.cache = self.writer.call('resize', sizes, self.cache, length)
     self.length = length
 
-  def insert(self, prompts: Cache, rows: list[int], taken: np.ndarray) -> None:
+  def insert(self, prompts: Cache, rows: list[int], taken: list[int]) -> None:
     """Copies rows of prompts into the slots that were taken for them."""
     fill = [0] * (len(self.holders) - len(rows))
-    sizes = (self.length, *prompts.keys[0].shape[::2])
     self.cache = self.writer.call(
       'insert',
-      sizes,
+      (self.length, *prompts.keys[0].shape[::2]),
       self.cache,
       prompts,
       np.int32(rows + fill),

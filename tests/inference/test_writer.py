@@ -1,6 +1,7 @@
 """Tests continuous batching: exact distributions and independence."""
 
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import scipy.stats
 from jax.sharding import AbstractMesh
 
 from prm_jax.inference import sampler
+from prm_jax.inference import writer as writer_module
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.writer import SampleRequest, Writer, group_jobs
@@ -82,6 +84,27 @@ def test_a_sample_depends_only_on_its_seed():
   assert tokens_of(wide.write([*longer, *jobs]))[23:] == expected
   other = [job._replace(seed=job.seed + 1) for job in jobs]
   assert sum(map(np.array_equal, tokens_of(wide.write(other)), expected)) < 5
+
+
+def test_prompts_of_one_call_are_held_at_a_time(monkeypatch):
+  wide = dataclasses.replace(FEW_SLOTS, slots=16)
+  jobs = some_jobs(23)
+  expected = tokens_of(make_writer(wide).write(jobs))
+  monkeypatch.setattr(writer_module, 'PROMPT_TOKENS', 16)
+  writer = make_writer(wide)
+  call, held, alive = writer.call, [], []
+
+  def counted(name, *arguments):
+    found = call(name, *arguments)
+    if name == 'read':
+      held.append(weakref.ref(found.keys[0]))
+      alive.append(sum(each() is not None for each in held))
+    return found
+
+  monkeypatch.setattr(writer, 'call', counted)
+  assert tokens_of(writer.write(jobs)) == expected
+  assert len(alive) > 5
+  assert set(alive) == {1}
 
 
 def test_temperature_zero_takes_the_most_likely_tokens():
