@@ -294,10 +294,11 @@ def costs(case: Case, size: Size, arm: str, chains: int) -> dict[str, int]:
     labelled += chains
   if refreshed:
     labelled += (PHASES - 1) * REFRESH_PROBLEMS * REFRESH_SAMPLES
-  rollouts = 0
+  written = []
   if 'prover' in prms:
-    ledger = json.loads(
-      (case.path('prover_labels') / 'ledger.json').read_text()
-    )
-    rollouts = ledger['calls']
+    written = ['prover_labels']
+  elif OWN_PROVERS.keys() & set(prms):
+    written = ['policy_samples', 'policy_labels']
+  ledgers = (case.path(name) / 'ledger.json' for name in written)
+  rollouts = sum(json.loads(path.read_text())['calls'] for path in ledgers)
   return {'labelled': labelled, 'rollouts': rollouts}

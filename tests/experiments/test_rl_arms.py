@@ -1,5 +1,6 @@
 """Arms of rl_process_vs_outcome: curves of phases, rates, and what is known."""
 
+import json
 import sys
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from experiments.arithmetic import wrong_facts_for
 from experiments.rl_process_vs_outcome import run
-from experiments.rl_process_vs_outcome.arms import ARMS, join
-from experiments.rl_runs import Curve
+from experiments.rl_process_vs_outcome.arms import ARMS, costs, join
+from experiments.rl_runs import Case, Curve
+from experiments.runner import Runner
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.runtime.errors import UserError
@@ -37,6 +39,26 @@ def test_phases_are_one_curve():
 def test_every_arm_of_a_setting_and_every_rate_is_one_of_an_arm():
   named = {arm for setting in run.SETTINGS.values() for arm in setting.arms}
   assert named | set(run.RATES) <= set(ARMS)
+
+
+def test_rollouts_for_labels_are_counted(tmp_path):
+  """Those of the policy's own chains, and these chains, too."""
+  calls = {'prover_labels': 36, 'policy_samples': 8, 'policy_labels': 288}
+  for name, count in calls.items():
+    (tmp_path / 'case' / name).mkdir(parents=True)
+    ledger = tmp_path / 'case' / name / 'ledger.json'
+    ledger.write_text(json.dumps({'calls': count}))
+  case = Case(Runner(tmp_path, 1), 'case', 1, 10)
+  size = run.SETTINGS['10_prms'].size(False)
+  found = {arm: costs(case, size, arm, 12_800) for arm in ARMS}
+  rollouts = {arm: cost['rollouts'] for arm, cost in found.items()}
+  assert {arm: n for arm, n in rollouts.items() if n} == {
+    'outcome + PAV': 36,
+    'outcome + PAV, own chains': 8 + 288,
+    'outcome + PAV, best of 4': 8 + 288,
+  }
+  assert found['outcome + PRM']['labelled'] == 16_384
+  assert found['outcome + refreshed PRM']['labelled'] == 16_384 + 3 * 1024
 
 
 def results_of(arms, ends=0.5):
