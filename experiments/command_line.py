@@ -199,7 +199,7 @@ def fault_of_python(python: str, *packages: str) -> str:
 def check_parity_python(
   parser: argparse.ArgumentParser, args: argparse.Namespace, *packages: str
 ) -> None:
-  """Exits with one line where `--parity-python` is missing, or lacks packages.
+  """Exits with an error where `--parity-python` is missing, or lacks packages.
 
   What our side would measure before may take hours.
   """

@@ -189,6 +189,7 @@ def slots_for(
   Args:
     length: longest chain in tokens.
     flag: name of the option that sets `rows`, for messages.
+    share: of the memory that is available, which it may take.
 
   Raises:
     UserError: its Pool would take more than the share.

@@ -75,7 +75,7 @@ class ServedCritic(ServedPrm):
     """Raises Refused: a critic reads no text with separators in it."""
     raise Refused(400, f'{field}: {self.name} {READS_STEPS}', field)
 
-  def of_ids(self, ids: Sequence[int], field: str) -> Chain:
+  def check_reads_ids(self, field: str) -> None:
     """Raises Refused: a critic reads no ids."""
     raise Refused(400, f'{field}: {self.name} {READS_STEPS}', field)
 

@@ -86,8 +86,8 @@ def make_parser(description: str | None = None) -> argparse.ArgumentParser:
   add(
     '--rows',
     type=count,
-    help='chains of the longest length that the cache holds; default: 1024, or '
-    'as many as half of the memory takes',
+    help='chains of the longest length that the cache of a PRM holds; default: '
+    '1024, or as many as its share of half of the memory takes',
   )
   add(
     '--critiques',

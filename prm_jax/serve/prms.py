@@ -165,14 +165,8 @@ class ServedPrm:
       ids = [*first, *ids]
     return self.of_ids(ids, field)
 
-  def of_ids(self, ids: Sequence[int], field: str) -> Chain:
-    """Splits a whole chain after its prompt, and after each separator.
-
-    What follows the last separator has no score, and is not read.
-
-    Raises:
-      Refused: the ids do not show where the steps end, or cannot be read.
-    """
+  def check_reads_ids(self, field: str) -> None:
+    """Raises Refused if no ids show where steps of this PRM end."""
     if len(self.format.separator) != 1:
       raise Refused(
         400,
@@ -187,6 +181,16 @@ class ServedPrm:
         'steps contain, too; send problem and steps to /v1/steps',
         field,
       )
+
+  def of_ids(self, ids: Sequence[int], field: str) -> Chain:
+    """Splits a whole chain after its prompt, and after each separator.
+
+    What follows the last separator has no score, and is not read.
+
+    Raises:
+      Refused: the ids do not show where the steps end, or cannot be read.
+    """
+    self.check_reads_ids(field)
     if bad := [i for i in ids if not 0 <= i < self.format.tokenizer.vocab_size]:
       raise Refused(400, f'{field}: {self.name} has no token {bad[0]}', field)
     [separator] = self.format.separator

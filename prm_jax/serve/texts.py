@@ -100,8 +100,10 @@ class Reading(NamedTuple):
       The chain; None if unscorable and `unread` is set.
 
     Raises:
-      Refused: unscorable and `unread` is None.
+      Refused: unscorable and `unread` is None, or ids and the PRM reads none.
     """
+    if not isinstance(given, str):
+      prm.check_reads_ids(field)  # a client's fault, and not the answer's
     try:
       if isinstance(given, str):
         told = prompt if given.startswith(prompt) else ''

@@ -231,6 +231,10 @@ def test_texts_of_other_styles(style, tmp_path):
     for protocol, sent in ((POOLING, text), (POOLING, ids), (EMBEDDINGS, ids)):
       with pytest.raises(Refused, match='which problems and steps contain'):
         ask(protocol, prm, {'input': sent})
+    # Nothing stands for the scores of a client that asks the wrong way.
+    _, _, embeddings = vllm.protocols(texts.Reading(unread=-1.0))
+    with pytest.raises(Refused, match='which problems and steps contain'):
+      ask(embeddings, prm, {'input': ids})
   # A conversation is split anew, whatever its template has in it.
   asked = f'<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n'
   query = asked + '\n\n'.join(steps)
