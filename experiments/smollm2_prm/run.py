@@ -314,7 +314,7 @@ def main() -> None:
     ]
     for name, part in parts.items()
   }
-  scores = text_scores(parts, read_steps, args.seeds)
+  scores = text_scores(parts, read_steps, command_line.SEEDS)
   for name, reading in readings.items():
     suffix = f'_{name}' if name else ''
     found = reading_scores(reading, parts)
