@@ -19,13 +19,18 @@ MANY_COLOURS = pyplot.get_cmap('tab20').colors
 
 
 def make_panels(
-  count: int, size: tuple[float, float], font_size: int = 9, **options: Any
+  count: int,
+  size: tuple[float, float],
+  font_size: int = 9,
+  rows: int = 1,
+  **options: Any,
 ) -> tuple[Any, Sequence[Any]]:
-  """Makes a figure with panels in one row.
+  """Makes a figure with panels.
 
   Args:
     size: width and height of the whole figure, in inches.
     font_size: size of its texts, in points.
+    rows: number of rows, which are full.
     options: further arguments of `pyplot.subplots`.
 
   Returns:
@@ -33,9 +38,9 @@ def make_panels(
   """
   matplotlib.rcParams['font.size'] = font_size
   figure, panels = pyplot.subplots(
-    1, count, figsize=size, squeeze=False, **options
+    rows, count // rows, figsize=size, squeeze=False, **options
   )
-  return figure, panels[0]
+  return figure, panels.ravel()
 
 
 def draw_curve(

@@ -6,17 +6,22 @@ from typing import Any
 
 from experiments import figures
 
+COLUMNS = 3  # panels in a row
+
 
 def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
   """Writes the figure as SVG."""
-  # One panel is as wide as two, for the legend.
-  width = 4.4 * max(2, len(results))
-  figure, panels = figures.make_panels(len(results), (width, 4.4), sharey=True)
+  cells = len(results) + 1  # the last is the legend's
+  columns = min(COLUMNS, cells)
+  rows = -(-cells // columns)
+  figure, panels = figures.make_panels(
+    rows * columns, (4.2 * columns, 3.6 * rows), rows=rows, sharey=True
+  )
   arms = list(
     dict.fromkeys(arm for found in results.values() for arm in found['arms'])
   )
   lines = {}
-  for panel, found in zip(panels, results.values(), strict=True):
+  for panel, found in zip(panels, results.values(), strict=False):
     for arm, measured in found['arms'].items():
       line = figures.draw_curve(
         panel,
@@ -30,11 +35,10 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     panel.set_title(found['title'])
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
-  panels[0].set_ylabel('right answers on held-out problems, %')
-  columns = int(width // 2.6)  # as wide as the longest name
-  figure.legend(
-    lines.values(), lines, loc='lower center', ncols=min(len(lines), columns)
-  )
-  rows = -(-len(lines) // columns)
-  figure.tight_layout(rect=(0, 0.03 + 0.05 * rows, 1, 1))
+  for panel in panels[::columns]:
+    panel.set_ylabel('right answers on held-out problems, %')
+  for panel in panels[len(results) :]:
+    panel.set_axis_off()
+  panels[-1].legend(lines.values(), lines, loc='center')
+  figure.tight_layout()
   figures.save(figure, path)
