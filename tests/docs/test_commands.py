@@ -190,7 +190,8 @@ def tiny(command, folder):
     if variants == 'smollm2' and '--config.base=/tmp/' in str(command):
       variants, *flags = AS_ITS_BASE
       args += flags
-    args[place] = f'{file}:{variants}{"," * bool(variants)}tiny'
+    named = [each for each in variants.split(',') if each not in ('', 'small')]
+    args[place] = f'{file}:{",".join([*named, "tiny"])}'
     args += SMALLER.get(pathlib.Path(file).stem, ())
     # One job trains an outcome model beside its PRM: the first.
     if 'prm_math' in file and command != COMMANDS[0]:
