@@ -35,9 +35,10 @@ MODEL = (
   '--config.model.rope_theta=30.0',
   '--config.optim.lr=1e-3',
 )
-# Chains whose steps are labelled by rollouts of the policy, and rollouts each:
-# the solver's with slips, or the policy's own, of as many updates.
+# Chains of the solver, with slips, whose steps are labelled by rollouts of the
+# policy, and rollouts of each step.
 PROVER_CHAINS, ROLLOUTS = 1024, 4
+# The policy's own, with as many rollouts, and the updates of their provers.
 OWN_CHAINS, OWN_UPDATES = 8192, 600
 # A refreshed PRM learns from the policy's chains after each phase but the last.
 PHASES, REFRESH_PROBLEMS, REFRESH_SAMPLES, REFRESH_UPDATES = 4, 256, 4, 400
