@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -254,7 +255,7 @@ def _why_not(value: Any, hint: Any) -> str:
   fits = isinstance(value, types_)
   if isinstance(value, bool):  # which Python counts among the numbers
     fits = kind is bool
-  if value != value:  # nan
+  if isinstance(value, float) and math.isnan(value):
     fits, expected = False, 'a number'
   return '' if fits else f'expected {expected}'
 
