@@ -60,6 +60,7 @@ def learn(
     f'--config.problems.train_problems={TRAIN_PROBLEMS - seed}',
     f'--config.optim.lr={RATE}',
     f'--config.train.updates={updates}',
+    '--config.train.microbatches=4',
     f'--config.train.evaluate_every={min(updates, EVALUATE_EVERY)}',
     f'--config.train.checkpoint_every={EVALUATE_EVERY}',
     '--config.held_out.problems=64',
