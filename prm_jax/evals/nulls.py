@@ -97,13 +97,15 @@ def _lower_scored(counts: np.ndarray, own: int) -> np.ndarray:
   # [k, m]: the share of the k-subsets of the texts so far with m samples.
   shares = np.zeros((len(counts), counts.sum() + 1))
   shares[0, 0] = 1.0
+  end = 1  # from here on every share is 0
   for seen, count in enumerate(others, 1):
     # A k-subset of `seen` texts has the newest one with probability k / seen.
     k = np.arange(1, seen + 1)[:, None]
-    with_newest = np.zeros((seen, shares.shape[1]))
-    with_newest[:, count:] = shares[:seen, :-count]
-    shares[1 : seen + 1] = (
-      with_newest * k / seen + shares[1 : seen + 1] * (seen - k) / seen
+    with_newest = np.zeros((seen, end + count))
+    with_newest[:, count:] = shares[:seen, :end]
+    end += count
+    shares[1 : seen + 1, :end] = (
+      with_newest * k / seen + shares[1 : seen + 1, :end] * (seen - k) / seen
     )
   return shares.mean(0)
 

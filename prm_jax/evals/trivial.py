@@ -44,7 +44,7 @@ def scores(chains: Sequence[Chain], feature: str) -> np.ndarray:  # [M, P]
 def choose_rules(
   chains: Sequence[Chain],
   labels: np.ndarray,  # [M, P]
-  known: np.ndarray,  # [M, P] steps whose label is known and that were read
+  known: np.ndarray,  # [M, P] steps whose label is known
   first: np.ndarray,  # [M] first errors
 ) -> dict[str, Rule]:
   """Chooses the rule of every feature on dev chains with both kinds.

@@ -291,7 +291,7 @@ def show(workdir: Workdir, log: Log) -> None:
     low, high = found['accuracy']['ci95']
     log(
       f'{method}: {found["accuracy"]["mean"]:.1%} [{low:.1%}, {high:.1%}] of '
-      f'{found["problems"]:,} problems right'
+      f'{found["answers_known"]:,} problems right'
     )
   if found['cost']:
     cost = {name: each['mean'] for name, each in found['cost'].items()}

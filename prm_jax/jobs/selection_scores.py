@@ -126,8 +126,8 @@ def keep(
     numbers: of its chains, among all.
 
   Raises:
-    UserError: a score is not finite, or critiques of a chain were lost; then
-      the scores of the others are written.
+    UserError: a score is not finite; or critiques of a chain were lost, and
+      then the scores of the others are written.
   """
   answered = [
     (number, chain, answer)

@@ -52,12 +52,18 @@ def select_convincing(
   could not be compared in time, and those that the PRM cannot score.
 
   Raises:
-    UserError: the selection kept in the workdir was made otherwise, or the PRM
-      could score none of the chains.
+    UserError: no chain has a known outcome, the selection kept in the workdir
+      was made otherwise, or the PRM could score none of the chains.
   """
   checked = [chain for chain in chains if chain.outcome is not None]
   unchecked = {'unchecked': len(chains) - len(checked)}
-  chains = checked or chains  # `active` reports that none is checked
+  if not checked:
+    raise UserError(
+      f'none of {len(chains)} chains has a known outcome: active selection '
+      'needs to know which answers are wrong; sample problems whose answers '
+      'are known'
+    )
+  chains = checked
   config = settings.active
   if not settings.needs_prm:
     selection, report = active.select(chains, config, None)

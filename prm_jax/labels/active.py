@@ -180,7 +180,8 @@ def most_convincing(
   places = int(config.wrong_share * config.budget + 0.5)
   wrong = [i for i in by_score if i in distinct and not chains[i].outcome]
   wrong = wrong[:places]
-  remaining = [i for i in by_score if i not in set(wrong)]
+  taken = set(wrong)
+  remaining = [i for i in by_score if i not in taken]
   return wrong + remaining[: config.budget - len(wrong)]
 
 

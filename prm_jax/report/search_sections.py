@@ -57,7 +57,8 @@ def search(section: Mapping[str, Any]) -> dict[str, Any]:
   else:
     sentences.append(f'{problems:,} problems, whose answers are not known.')
   if failed:
-    sentences.append(f'The search failed for {failed:,}, which count as wrong.')
+    counted = '' if accuracy is None else ', which count as wrong'
+    sentences.append(f'The search failed for {failed:,}{counted}.')
   ended = section.get('ended')
   if is_number(ended) and ended < 1:
     sentences.append(

@@ -55,8 +55,15 @@ def test_chains_without_a_known_outcome_are_left_out(settings, workdir):
   selected, report = select(chains, settings, workdir)
   assert {chain.meta['id'] for chain in selected} == {'0', '1', '3'}
   assert report['unchecked'] == 1
-  with pytest.raises(UserError, match='no outcome'):
-    select(chains[2:3], settings, workdir)
+
+
+def test_chains_without_any_known_outcome_are_refused_before_a_prm_is_opened(
+  settings, workdir
+):
+  shutil.rmtree(settings.prm.path)
+  chains = [Chain('p?', ('s',), '1', meta={'id': '0'})]
+  with pytest.raises(UserError, match='none of 1 chains has a known outcome'):
+    select(chains, settings, workdir)
 
 
 def test_a_resumed_job_needs_no_prm(settings, workdir):
