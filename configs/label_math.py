@@ -42,7 +42,8 @@ or files of any format that can be read with --config.chains.kind=files.
 
 Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
 
-    verifier    an exact calculator; unit tests, for code
+    verifier    the domain's own check of a step; an exact calculator, for other
+                text; unit tests, for other code
     rollouts    Math-Shepherd: how often a policy ends right from each step
     omega       OmegaPRM: the first error by binary search with rollouts
     judge       a language model names the first wrong step; needs a server:

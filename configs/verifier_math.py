@@ -4,11 +4,11 @@
       --workdir /tmp/critic
 
 A critic is a generative verifier, not the value function of actor-critic RL.
-This job fine-tunes a 0.6M-parameter model on exact critiques of the chains of
-configs/prm_math.py, which work out every step anew and judge it. A tenth of the
-critiques has one planted mistake; critiques whose verdict contradicts the
-labels are left out. To the code a critic is a policy whose problems are
-questions about chains. It scores steps wherever a PRM does:
+This job trains a 0.6M-parameter model from scratch on exact critiques of the
+chains of configs/prm_math.py, which work out every step anew and judge it. A
+tenth of the critiques has one planted mistake; critiques whose verdict
+contradicts the labels are left out. To the code a critic is a policy whose
+problems are questions about chains. It scores steps wherever a PRM does:
 
     python -m prm_jax.main --config configs/evaluate_math.py:critic \
       --config.prm.generative.path=/tmp/critic --workdir /tmp/critic_judged

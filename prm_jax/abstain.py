@@ -214,7 +214,12 @@ def main(argv: Sequence[str]) -> None:
     help='wanted error rate among the answered',
   )
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
-  parser.add_argument('--seed', type=int, default=0, help='seed of the split')
+  parser.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='draws the quarter of the held-out problems that proposes scores',
+  )
   given = parser.parse_args(argv)
   with exit_on_user_error():
     print(summarise(abstain(**vars(given))))

@@ -172,7 +172,7 @@ def differences_table(results: Mapping[str, Any]) -> str:
       cells.append(f'{text}, {times(b["flops"] / a["flops"], 2)}')
     rows.append([title, *cells])
   heads = [
-    'paired difference (interval over the seeds alone)',
+    'paired difference (interval over the seeds alone, where they differ)',
     *(f'{k} operations' for k in results),
   ]
   return table(heads, rows)

@@ -58,7 +58,7 @@ CLAIMS = (
     leads((SFT, FEW), (PRM, 0), 'f1', *DOMAINS),
   ),
   Claim(
-    'RL on its own verdicts makes a fine-tuned critic find more of them (F1)',
+    'RL on its own verdicts makes a trained critic find more of them (F1)',
     'StepWiser (Xiong et al., 2025)',
     leads((RL, FEW), (SFT, FEW), 'f1', *DOMAINS),
   ),

@@ -3,11 +3,11 @@
     pip install -e '.[experiments]'
     python -m experiments.thinking_verifiers.run --workdir DIR
 
-A PRM with a head, an ORM, a critic (fine-tuned on critiques, and then improved
-by RL) and a critic of outcomes judge the same chains. All have the same
-backbone and learn from the same labelled chains of a domain; critics write one
-to sixteen critiques. The chains are of the kind learned from, longer, or by a
-solver with other wrong beliefs. Writes results.json, figure.svg and the table
+A PRM with a head, an ORM, a critic (trained on critiques, and then improved by
+RL) and a critic of outcomes judge the same chains. All have the same
+architecture and learn from the same labelled chains of a domain; critics write
+one to sixteen critiques. The chains are of the kind learned from, longer, or by
+a solver with other wrong beliefs. Writes results.json, figure.svg and the table
 of README.md beside this file.
 
 The same command goes on where it was stopped. A seed of a domain takes one core

@@ -28,6 +28,9 @@ class DrawConfig:
   """Sets the sizes of the splits of one draw of a domain's problems.
 
   Equal numbers and equal seeds give equal problems in every job.
+
+  Attributes:
+    train_problems, dev_problems, test_problems: problems of each split.
   """
 
   train_problems: Annotated[int, at_least(1)] = 8192
@@ -47,6 +50,9 @@ class SampledDrawConfig(DrawConfig):
   """Adds to a draw the number of chains sampled per problem.
 
   The words domain makes one chain of each training and dev problem.
+
+  Attributes:
+    train_samples, dev_samples, test_samples: chains of each of the problems.
   """
 
   train_samples: Annotated[int, at_least(1)] = 1

@@ -121,6 +121,7 @@ class FinalTestConfig:
   Attributes:
     path: a file below problems.root; a domain has test problems of its own.
     problems: number of problems; 0 takes all.
+    samples: chains per problem.
   """
 
   path: str = 'gsm8k/test.jsonl'

@@ -29,7 +29,11 @@ COUNT_FLOPS = ('workdir', 'generative')
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-  """Limits each problem's `Budget`; None, which JSON has, is no limit."""
+  """Limits each problem's `Budget`; None, which JSON has, is no limit.
+
+  Attributes:
+    samples, tokens, flops, seconds: the limits of `Budget`.
+  """
 
   samples: Annotated[int | None, at_least(1)] = None
   tokens: Annotated[int | None, above(0)] = None

@@ -128,8 +128,9 @@ class ModelConfig:
 
   A model from scratch needs at least `d_model`, `n_layers`, `n_heads`,
   `n_kv_heads` and `d_ff`. A pretrained base brings its own architecture, so
-  only the last four may be set beside it. See `TransformerConfig`; a dtype may
-  also be 'auto', which `jobs.dtypes` settles.
+  only `dtype`, `param_dtype`, `remat` and `scan_unroll` may be set beside it.
+  See `TransformerConfig`; a dtype may also be 'auto', which `jobs.dtypes`
+  settles.
   """
 
   vocab_size: Annotated[int | None, at_least(1)] = None
