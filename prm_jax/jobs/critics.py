@@ -84,11 +84,15 @@ def check_style(workdir: str, style: str) -> None:
     UserError: it learned another, or is no critic.
   """
   learned = learned_style(workdir)
-  if learned != style:
-    what = f'critiques in the style {learned}' if learned else 'no critiques'
+  if not learned:
     raise UserError(
-      f'{workdir} learned {what}, and is asked for {style}; name its style, '
-      'or another workdir'
+      f'{workdir} holds no critic; name the workdir of one that '
+      'configs/verifier_math.py trained'
+    )
+  if learned != style:
+    raise UserError(
+      f'{workdir} learned critiques in the style {learned}, and is asked for '
+      f'{style}; name its style, or another workdir'
     )
 
 

@@ -9,6 +9,8 @@ from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
 from prm_jax.inference.loading import load_policy
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.jobs.critics import check_style
+from prm_jax.runtime.errors import UserError
 from tests.serve.live_server import LiveServer
 from tests.shared.command_line import run_all, the_error
 from tests.shared.several_processes import process_flags
@@ -185,6 +187,11 @@ def test_a_critic_of_other_words_is_named(critics, tmp_path):
     'learned critiques in the style thinkprm, and is asked for boxed_index'
     in (the_error(done))
   )
+
+
+def test_a_folder_without_a_critic_is_told(tmp_path):
+  with pytest.raises(UserError, match=f'{tmp_path} holds no critic'):
+    check_style(str(tmp_path), 'thinkprm')
 
 
 def test_smollm2_as_a_critic_that_writes_code(tmp_path):
