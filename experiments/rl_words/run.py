@@ -35,8 +35,12 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome + PRM': ('grpo', ()),
 }
 RATE = 1e-4
-IMITATION = 60  # updates of the first policy
-UPDATES = {Size(): 24, LARGE: 60, QUICK: 2}  # of RL
+# Kind of run -> what the first policy and the PRM learn from, updates of RL.
+SIZES = {
+  'whole': (Size(updates=60, problems=256, chains=1000), 24),
+  'large': (LARGE._replace(updates=60), 60),
+  'quick': (QUICK, 2),
+}
 EVALUATE_EVERY = 6
 TRAIN_PROBLEMS = 2048
 
@@ -122,9 +126,8 @@ def main() -> None:
     help='for a GPU: more of everything, as in real_policy',
   )
   args = command_line.parse(parser, free=('slots',))
-  size = QUICK if args.quick else LARGE if args.large else Size()
-  updates = UPDATES[size]
-  size = size._replace(updates=min(size.updates, IMITATION))
+  kind = 'quick' if args.quick else 'large' if args.large else 'whole'
+  size, updates = SIZES[kind]
   root = args.data_root.absolute()
   runner = Runner(args.workdir, args.jobs)
   story = Story(runner, 'words', root, size, args.slots)
