@@ -34,7 +34,7 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
   'outcome + PRM': ('grpo', ()),
 }
-RATE = 1e-4
+RATE = 2e-4
 # Kind of run -> what the first policy and the PRM learn from, updates of RL.
 SIZES = {
   'whole': (Size(updates=60, problems=256, chains=1000), 24),
@@ -63,6 +63,8 @@ def learn(
     # Other numbers of problems are other orders; the held-out ones stay.
     f'--config.problems.train_problems={TRAIN_PROBLEMS - seed}',
     f'--config.optim.lr={RATE}',
+    # So chains without an advantage are not read again, nor a reference.
+    '--config.loss.kl_weight=0.0',
     f'--config.train.updates={updates}',
     '--config.train.microbatches=4',
     f'--config.train.evaluate_every={min(updates, EVALUATE_EVERY)}',
