@@ -7,6 +7,7 @@ started again for the next pair.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import pathlib
@@ -52,21 +53,18 @@ class Worker:
       UserError: math-verify is not installed.
     """
     with self._lock:
-      # After a fork, the pipe that we inherited leads to our parent's child.
-      if self._process is None or self._owner != os.getpid():
-        self._start()
-      question = json.dumps([answer, truth, seconds]) + '\n'
-      reply = None
       try:
-        self._process.stdin.write(question.encode())
-        self._process.stdin.flush()
-        reply = self._reply(seconds)
-      except BrokenPipeError:
-        pass
-      if reply is None or reply['equal'] is None:
-        self._kill()
-        raise TimedOut(f'{seconds:g} s were not enough')
-      return reply['equal']
+        # After a fork, the pipe that we inherited leads to our parent's child.
+        if self._process is None or self._owner != os.getpid():
+          self._start()
+        reply = self._ask([answer, truth, seconds])
+        if reply is None or reply['equal'] is None:
+          raise TimedOut(f'{seconds:g} s were not enough')
+        return reply['equal']
+      except BaseException:
+        # The next pair would get the reply that this one did not wait for.
+        self.close()
+        raise
 
   def close(self) -> None:
     """Ends the child process; the next call of `equal` starts another."""
@@ -74,6 +72,8 @@ class Worker:
       self._kill()
 
   def _start(self) -> None:
+    # Until the child runs there is none to kill; a parent's child is not ours.
+    self._process, self._owner = None, os.getpid()
     # -P keeps the file's folder, with this package's modules, off sys.path.
     self._process = subprocess.Popen(
       [sys.executable, '-P', str(self._child)],
@@ -82,14 +82,21 @@ class Worker:
       stderr=subprocess.DEVNULL,
       start_new_session=True,
     )
-    self._owner = os.getpid()
     reply = self._reply(_START_SECONDS)
     if reply is None or 'missing' in reply:
-      self._kill()
       why = reply['missing'] if reply else f'no reply in {_START_SECONDS} s'
       raise UserError(
         f"math-verify does not start ({why}): pip install 'prm_jax[verify]'"
       )
+
+  def _ask(self, pair: list[str | float]) -> dict | None:
+    """Returns the reply to [answer, truth, seconds]; None as `_reply` does."""
+    try:
+      self._process.stdin.write((json.dumps(pair) + '\n').encode())
+      self._process.stdin.flush()
+    except BrokenPipeError:
+      return None
+    return self._reply(pair[-1])
 
   def _reply(self, seconds: float) -> dict | None:
     """Returns the child's next line; None after `seconds` or if it has died."""
@@ -108,7 +115,9 @@ class Worker:
   def _kill(self) -> None:
     self._process.kill()
     self._process.wait()
-    self._process.stdin.close()
+    # Closing writes what is still buffered, where a write was interrupted.
+    with contextlib.suppress(BrokenPipeError):
+      self._process.stdin.close()
     self._process.stdout.close()
     self._process = None
 
