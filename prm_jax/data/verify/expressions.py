@@ -206,7 +206,7 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
   """Evaluates a whole expression, and tells whether it is ambiguous.
 
   Ambiguous are 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in prose,
-  and 100 - 20%.
+  100 - 20% and 12/50%. Half a percent, 1/2%, is not.
 
   Raises:
     Unreadable: as for `exact_value`.
@@ -237,10 +237,10 @@ class _Parser:
     self.ambiguous = False
 
   def peek(self, ahead: int = 0) -> Token:
-    """Returns a token from `at` on without moving; an "end" token after all."""
+    """Returns the token `ahead` of `at`; an "end" token outside of all."""
     end = Token('end', '', -1, True)
     i = self.at + ahead
-    return self.tokens[i] if i < len(self.tokens) else end
+    return self.tokens[i] if 0 <= i < len(self.tokens) else end
 
   def parse_sum(self, depth: int) -> tuple[Fraction, bool]:
     if depth > MAX_DEPTH:
@@ -316,6 +316,8 @@ class _Parser:
       return result
     if token.kind != 'number':
       raise Unreadable(f'{token.text!r} where a value should be')
+    if below := self.parse_part_of_percent(token):
+      return literal(token) / below
     part = self.parse_mixed(token)
     # 2 1/3 (6) is (2 + 1/3) * 6, or 2 * 1/3 * 6.
     self.ambiguous |= bool(part) and self.peek().kind == 'open'
@@ -336,6 +338,26 @@ class _Parser:
       return Fraction(0)
     self.at += 3
     return Fraction(int(above.text), int(below.text))
+
+  def parse_part_of_percent(self, above: Token) -> int:
+    """Reads the /2 of 1/2%, half a percent; returns 0 if there is none."""
+    slash, below, percent = (self.peek(i) for i in range(3))
+    if not (
+      percent.kind == 'percent'
+      and below.kind == 'number'
+      and slash.text == '/'
+      and above.end == slash.start
+      and slash.end == below.start
+      and above.text.isdigit()
+      and below.text.isdigit()
+      and int(above.text) < int(below.text)
+    ):
+      return 0
+    # 12/50% may be 12 / (50%), 10/100% is written for 10 / 100, and 6 / 1/2% is
+    # no clearer than 6 / 1/2.
+    self.ambiguous |= int(below.text) > 9 or self.peek(-2).text == '/'
+    self.at += 2
+    return int(below.text)
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
