@@ -35,7 +35,7 @@ minute min mins
 second sec secs s
 mph
 kph kmh km/h
-m/s
+mps m/s
 dollar usd buck
 euro eur
 sterling gbp
@@ -69,9 +69,13 @@ _PHRASES = (
   (r'^degrees? ?(?:f|fahrenheit)$', 'fahrenheit'),
   (r'^(?:miles?|mi) ?(?:per|an|/) ?(?:hour|hr|h)$', 'mph'),
   (r'^(?:kilomet(?:er|re)s?|km) ?(?:per|an|/) ?(?:hour|hr|h)$', 'kph'),
-  (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'm/s'),
+  (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'mps'),
   (r'^(\S+) squared$', r'square \1'),
   (r'^(\S+) cubed$', r'cubic \1'),
+)
+# What a rate is counted by follows: per hour, /hour, an hour.
+_PER = re.compile(
+  r'(?:^| )per | ?/ ?| an? (?=(?:second|minute|hour|day|week|month|year)\b)'
 )
 _POWERS = {'square': '^2', 'sq': '^2', 'cubic': '^3', 'cu': '^3'}
 # Plural and singular get the same stem, which need not be a word.
@@ -85,16 +89,28 @@ _ENDINGS = (
 def canonical(unit: str) -> str:
   """Returns one name for all spellings of a unit.
 
-  Of several words only the first counts, but for "square" and "cubic".
+  Of several words only the first counts, but for "square" and "cubic". A rate
+  is two units: "dollars per hour" gives "dollar/hour", and "per hour" "/hour".
 
   Args:
     unit: as written after a number, in lower case; '' for none.
   """
+  unit = _respell(unit)
+  parts = [unit] if unit in _CANONICAL else _PER.split(unit)  # mps, m per min
+  return '/'.join(map(_canonical_part, parts))
+
+
+def _respell(unit: str) -> str:
   for pattern, replacement in _PHRASES:
     unit = re.sub(pattern, replacement, unit)
-  word, _, rest = unit.partition(' ')
+  return unit
+
+
+def _canonical_part(unit: str) -> str:
+  """Returns one name for all spellings of a unit that is no rate."""
+  word, _, rest = _respell(unit).partition(' ')
   if word in _POWERS and rest:
-    return canonical(rest) + _POWERS[word]
+    return _canonical_part(rest) + _POWERS[word]
   word, caret, power = word.partition('^')
   # The "in" of "3 in all" is no inch.
   if not (word == 'in' and rest):
@@ -108,9 +124,14 @@ def is_known(unit: str) -> bool:
 
 
 def agree(one: str, other: str) -> bool:
-  """Returns whether two units from `canonical` agree, or one is missing."""
-  same = one == other or {one, other} in _TWO_MEANINGS
-  return same or not (one and other)
+  """Returns whether two units from `canonical` agree, or one is missing.
+
+  Of two rates both parts must: 5 dollars per day are not 5 dollars per week.
+  """
+  return all(
+    a == b or not (a and b) or {a, b} in _TWO_MEANINGS
+    for a, b in zip(one.split('/'), other.split('/'), strict=False)
+  )
 
 
 def stem(word: str) -> str:
