@@ -95,6 +95,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   - x = 4 and 4 = x equal 4, and so does 1 + 3 = 4. It does not equal 1 + 2 = 3.
   - A list without brackets is a set. (1, 2) equals neither [1, 2] nor {1, 2}.
     1,234 is a number, not a list.
+  - Case counts only in formulas that have small and capital letters, as R - r,
+    and in Greek letters.
   - A ratio or a date equals only itself: 2:3 is neither 2/3 nor 4:6, because
     problems ask for lowest terms.
 
@@ -115,6 +117,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
     # Cleaning may lengthen a text: a ½ becomes a \frac.
     if len(a) > MAX_TEXT or len(b) > MAX_TEXT:
       return Verdict(a == b, 'text')
+    if not (_is_prose(a) or _is_prose(b)):
+      a, b = spellings.separate_cases(a, b)
     return _compare(a, b, deadline, depth=0)
   except symbolic.TimedOut:
     return Verdict(False, 'time limit')

@@ -62,6 +62,8 @@ _SPELLINGS = (
   (r'\b[Pp]er cent\b', 'percent'),
   (r'\bUS\$|^(?:USD|US dollars) ?(?=\d)', '$'),
   (r'^Rs\.? ?(?=\d)', ''),
+  # Units are compared in lower case: a megawatt would be a milliwatt.
+  (r'(?<=\d) ?M(?=(?:W|Hz|V|J|Pa)\b)', ' mega'),
   (r'\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}', r'\\frac{\1}{\2}'),
   (r'\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}', r'\\binom{\1}{\2}'),
   (r'\\degree(?![A-Za-z])', r'^{\\circ}'),
@@ -89,6 +91,8 @@ _SPELLINGS = (
   (r'\^(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))', r'^{\\circ}'),
   (r'^ ?\\approx(?![A-Za-z])', ''),
 )
+_NAME = re.compile(r'\\(?:begin|end|mathbb)\s*\{\w+\}|\\[A-Za-z]+|[A-Za-z]+')
+_NEW_NAMES = 'kqvwzyjtprnb'  # neither units nor e, i, d, x
 _COMMAND = re.compile(
   r'\\(?P<name>frac|binom|sqrt)(?![A-Za-z])\s*(?:\[[^\[\]]*\])?\s*|\^(?=\()'
 )
@@ -151,6 +155,34 @@ def clean(text: str) -> str:
   text = ' '.join(_add_braces(text).split())
   text = re.sub(r'\^(\\frac\{[^{}]*\}\{[^{}]*\})', r'^{\1}', text)
   return (text.rstrip('.,; ') if not text.endswith('..') else '') or text
+
+
+def separate_cases(a: str, b: str) -> tuple[str, str]:
+  r"""Renames the R of two formulas with R and r, and the \Gamma beside \gamma.
+
+  Later comparisons ignore case. They may where x + 1 is compared with X + 1,
+  but not where one formula has letters of both cases.
+  """
+  texts = _NAME.findall(a), _NAME.findall(b)
+  letters = [{x for x in text if len(x) == 1} for text in texts]
+  mixed = any(
+    {x.islower() for x in found} == {True, False} for found in letters
+  )
+  commands = {x for text in texts for x in text if x.startswith('\\')}
+  names = commands.union(*letters)
+  lower = {name.lower() for name in names}
+  free = [name for name in _NEW_NAMES if name not in lower]
+  clashing = sorted(
+    name
+    for name in names - lower
+    if name.lower() in names and (mixed or len(name) > 1)
+  )
+  new = dict(zip(clashing, free, strict=False))
+
+  def rename(text: str) -> str:
+    return _NAME.sub(lambda m: new.get(m[0], m[0]), text)
+
+  return rename(a), rename(b)
 
 
 def for_math_verify(text: str) -> str:
