@@ -97,13 +97,18 @@ def _read_answer(text: str, inside: bool = False) -> str | None:
     inside: whether the text may begin inside a formula; the answer then ends
       with that formula.
   """
-  text = text.lstrip(' \t\n*_:')
+  before, text = text, text.lstrip(' \t\n*_:`')
+  opening = _opening_mark(before[: len(before) - len(text)])
   if displayed := _DISPLAYED.match(text):
     return _trim(displayed[1] or displayed[2] or '')
   end = (text + '\n').find('\n')
   if (matrix := text.find('\\begin{', 0, end)) >= 0:
     end = (text + '\n').find('\n', max(text.find('\\end{', matrix), end))
   text = text[:end]
+  if opening:
+    # In **2**3** the first is a power, and in _x_1_ a subscript.
+    closing = rf'(?<=\S){re.escape(opening)}(?![\w*`])'
+    text = re.sub(closing, '', text, count=1)
   if inside and (closed := _CLOSED.search(text)):
     text = text[: closed.start()]
   # Spaces are collapsed first, as the pattern is quadratic in long runs.
@@ -117,6 +122,12 @@ def _read_answer(text: str, inside: bool = False) -> str | None:
       return _trim(held)
   text = _FORMULA.sub(r'\g<round>\g<dollars>', text)
   return _trim(_STRAY.sub('', text))
+
+
+def _opening_mark(before: str) -> str:
+  """Returns the **, * or ` at the end of a text, which opens what follows."""
+  mark = before[len(before.rstrip(before[-1:])) :]
+  return mark if mark[:1] in tuple('*_`') and len(mark) < 4 else ''
 
 
 def _trim(text: str) -> str | None:
