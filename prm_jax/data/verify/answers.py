@@ -62,6 +62,9 @@ _NO_EXPRESSION = re.compile(
   r'(?<![_^\d.,])\d+(?:\.\d+)? \d+(?![\d/])|\d x \d|\d ?[\'"]'
   r'|^\d[\d.,]*-\d[\d.,]* [A-Za-z]'
 )
+# Read as a range where the difference is negative: 1990-1995.
+_RANGE = re.compile(r'\d[\d.,]*-\d[\d.,]*')
+_TWO_UNITS = re.compile(r'\d+ [a-z]{2,}(?: \d+ [a-z]{2,})+')
 # math-verify would drop these or guess their meaning.
 _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
@@ -134,8 +137,11 @@ def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
   sides = _constant_sides(a), _constant_sides(b)
   if any(sides):
     return _compare_equations(a, b, sides, deadline, depth)
-  as_text = any(_NO_EXPRESSION.search(x) for x in (a, b))
   numbers = quantities.read_quantity(a), quantities.read_quantity(b)
+  as_text = any(
+    _NO_EXPRESSION.search(x) or (n and n.value < 0 and _RANGE.fullmatch(x))
+    for n, x in zip(numbers, (a, b), strict=True)
+  )
   if all(numbers) and not as_text:
     return Verdict(quantities.same_quantity(*numbers), 'number')
   same = _comparison_key(a) == _comparison_key(b)
@@ -235,10 +241,20 @@ def _same_parts(
   def same(x: str, y: str) -> bool:
     return _compare(x, y, deadline, depth + 1).equal
 
-  if kind_a != kind_b or max(len(items_a), len(items_b)) > MAX_PARTS:
+  if max(len(items_a), len(items_b)) > MAX_PARTS:
+    return False
+  # x = 1, y = 2 is (1, 2) or 1, 2, and not 2, 1.
+  named = [k == 'set' and _have_names(items) for k, items in (a, b)]
+  in_order = any(named) and not all(named)
+  if in_order and {kind_a, kind_b} <= {'set', '()'}:
+    kind_a = kind_b = '()'
+  if kind_a != kind_b:
     return False
   if kind_a == 'ratio' and any(re.match(r'0\d', x) for x in items_a + items_b):
-    return items_a == items_b  # a time: 1:02 is not 1:2
+    # A time: 1:02 is not 1:2, but 6:00 pm is 6:00 p.m.
+    digits = [[re.match(r'\d*', x)[0] for x in y] for y in (items_a, items_b)]
+    if digits[0] != digits[1]:
+      return False
   if kind_a in ('set', 'union'):
     return all(any(same(x, y) for y in items_b) for x in items_a) and all(
       any(same(x, y) for x in items_a) for y in items_b
@@ -246,6 +262,12 @@ def _same_parts(
   return len(items_a) == len(items_b) and all(
     same(x, y) for x, y in zip(items_a, items_b, strict=True)
   )
+
+
+def _have_names(items: list[str]) -> bool:
+  """Returns whether every item has a name of its own, as x = 1, y = 2."""
+  found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in items]
+  return all(found) and len({m['name'] for m in found}) == len(found)
 
 
 def _read_parts(text: str) -> tuple[str, list[str]] | None:
@@ -292,6 +314,8 @@ def _strip_brackets(text: str) -> tuple[str, str]:
 
 def _split_without_brackets(text: str) -> tuple[str, list[str]]:
   """Returns 'set', 'union' or 'ratio', and the items of a list."""
+  if _TWO_UNITS.fullmatch(text):
+    return 'set', re.split(r'(?<=[a-z]) (?=\d)', text)
   text = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', text)
   # With ", " between items, the comma of 1,234 is a thousands separator.
   if re.search(r',\s', text):

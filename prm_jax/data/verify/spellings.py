@@ -38,7 +38,7 @@ _SIGNS = {
 }
 _RAISED = str.maketrans('⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉', '0123456789+-0123456789')
 _TEXT_COMMAND = re.compile(
-  r'\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}'
+  r'\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it)|boldsymbol|bm|mbox)\s*\{([^{}]*)\}'
 )
 _VALUE_END = re.compile(r'(?:[\d})]|\\pi)[\s\\,;~]*$')
 _DELIMITERS = (
@@ -88,6 +88,7 @@ _SPELLINGS = (
   (r'\s+', ' '),
   (r'(?<=[)\]}]) ?U ?(?=[(\[{\\])', r'\\cup '),
   (r' ?([_^]) ?', r'\1'),
+  (r'(?<=\d) x (?=10\^)', r'\\times '),
   (r'\^(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))', r'^{\\circ}'),
   (r'^ ?\\approx(?![A-Za-z])', ''),
 )
