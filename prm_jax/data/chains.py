@@ -52,10 +52,14 @@ class StepLabel:
       raise UserError(f'neutral is {self.neutral!r}: expected true or false')
     if (self.successes is None) != (self.trials is None):
       raise UserError('successes and trials come together or not at all')
-    if self.trials is not None and not 0 <= self.successes <= self.trials:
+    if self.trials is not None and not (
+      # JSON may hold 1.5, which is no count.
+      type(self.successes) is type(self.trials) is int
+      and 0 <= self.successes <= self.trials
+    ):
       raise UserError(
-        f'{self.successes} successes of {self.trials} trials: expected '
-        '0 <= successes <= trials'
+        f'{self.successes!r} successes of {self.trials!r} trials: expected '
+        'whole numbers, 0 <= successes <= trials'
       )
 
 

@@ -73,7 +73,7 @@ def test_from_dict_needs_only_problem_and_steps():
     ({'labels': [{'value': '1'}] * 2}, "step label '1'"),
     (
       {'labels': [{'value': 0.5, 'successes': 'a', 'trials': 2}] * 2},
-      'chain record of the wrong shape',
+      "'a' successes of 2 trials: expected whole",
     ),
     ({'lables': []}, "unknown field 'lables'"),
   ],
@@ -110,6 +110,8 @@ def test_from_dict_rejects_records_that_are_not_objects(record):
     ({'value': 0.5, 'successes': 2}, 'come together'),
     ({'value': 0.5, 'successes': 3, 'trials': 2}, '3 successes of 2 trials'),
     ({'value': 0.5, 'successes': -1, 'trials': 2}, '-1 successes'),
+    ({'value': 0.6, 'successes': 1.5, 'trials': 2.5}, 'whole numbers'),
+    ({'value': 0.5, 'successes': True, 'trials': 2}, 'whole numbers'),
     ({'value': 1.0, 'neutral': 'no'}, "neutral is 'no': expected true or"),
   ],
 )
