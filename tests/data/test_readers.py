@@ -226,6 +226,9 @@ def test_math_aps_tree_gives_a_shared_node_its_value_once():
 def test_math_aps_rejects_other_questions_and_skips_bare_ones():
   with pytest.raises(UserError, match='does not begin with the question'):
     read('math_aps', question='Other')
+  glued = [{'solution_prefix': 'Qualify', 'mc_value': 0.5}]
+  with pytest.raises(UserError, match='does not begin with the question'):
+    read('math_aps', reasoning_steps=glued)
   with pytest.raises(UserError, match='is not the question'):
     read('math_aps_tree', question='Other')
   bare = [{'solution_prefix': 'Q', 'mc_value': 0.5}]

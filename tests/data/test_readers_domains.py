@@ -152,6 +152,12 @@ def test_big_bench_mistake(tmp_path):
   (chain,) = read('big_bench_mistake', mistake_index=None, answer=' ] } ')
   assert chain.labels == (RIGHT,) * 4
   assert chain.outcome is True
+  for answer, target in ((']}.', '] }'), ('ant, bee', 'ant bee')):
+    (chain,) = read('big_bench_mistake', answer=answer, target=target)
+    assert chain.outcome is True
+  for answer, target in (('] ]', '] }'), ('an tbee', 'ant bee')):
+    (chain,) = read('big_bench_mistake', answer=answer, target=target)
+    assert chain.outcome is False
   for answer in (None, ''):
     (chain,) = read('big_bench_mistake', answer=answer)
     assert (chain.answer, chain.outcome) == (None, False)

@@ -47,7 +47,8 @@ def read_big_bench_mistake(record: Fields) -> list[Chain] | Skip:
   """Reads BIG-Bench-Mistake (Tyen et al., 2024).
 
   `mistake_index` is the index of the first logical mistake, or null if there is
-  none. An answer is right if it equals `target`. Records with a blank step are
+  none. An answer is right if it equals `target`, whatever commas and full stops
+  separate its words, or blanks its brackets. Records with a blank step are
   skipped. The task is the name of the file. People judged four of the tasks; a
   program judged most of the Dyck languages.
   """
@@ -63,10 +64,17 @@ def read_big_bench_mistake(record: Fields) -> list[Chain] | Skip:
       records.text(record, 'input'),
       steps,
       answer=answer,
-      outcome=answer == records.text(record, 'target'),
+      outcome=answer is not None
+      and _words(answer) == _words(records.text(record, 'target')),
       labels=first_error_labels(first, len(steps)),
     )
   ]
+
+
+def _words(answer: str) -> list[str]:
+  """Returns the words of a sorted list, or the brackets of a Dyck word."""
+  words = re.sub('[,.]', ' ', answer).split()
+  return words if re.search(r'\w', answer) else list(''.join(words))
 
 
 def read_solution_pool(record: Fields) -> list[Chain] | Skip:

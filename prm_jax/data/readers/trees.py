@@ -41,7 +41,9 @@ def read_math_aps(record: Fields) -> list[Chain] | Skip:
   prefixes = []
   for i, entry in enumerate(records.items(record, 'reasoning_steps')):
     prefix = records.text(entry, 'solution_prefix')
-    if not prefix.startswith(question):
+    rest = prefix.removeprefix(question)
+    # "qualify" does not continue the question "q".
+    if not prefix.startswith(question) or re.match(r'\S', rest):
       raise UserError(f'reasoning_steps[{i}] does not begin with the question')
     value = records.probability(
       records.field(entry, 'mc_value'), f'mc_value of reasoning_steps[{i}]'
