@@ -185,10 +185,6 @@ def with_meta(**meta):
       dataclasses.replace(BARE, labels=(StepLabel(0.5, 'rollout', 1, 2**63),)),
       'not 64-bit integers',
     ),
-    (
-      dataclasses.replace(BARE, labels=(StepLabel(0.5, 'rollout', 0.5, 1),)),
-      'not 64-bit integers',
-    ),
   ],
 )
 def test_chains_that_cannot_be_written_are_rejected(tmp_path, bad, message):
