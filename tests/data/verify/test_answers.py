@@ -166,38 +166,42 @@ def test_the_verdict_names_the_comparison_that_decided():
 
 def test_a_closed_child_starts_again():
   worker = symbolic.Worker()
-  assert worker.equal('x+1', '1+x', 5)
+  assert worker.equal('x+1', '1+x', 60)
   child = worker._process
   worker.close()
   assert child.returncode is not None
-  assert not worker.equal('x+1', '2+x', 5)
+  assert not worker.equal('x+1', '2+x', 60)
   worker.close()
 
 
 def test_after_an_interrupt_the_next_pair_gets_its_own_reply():
   worker = symbolic.Worker()
-  assert worker.equal('x+1', '1+x', 5)
+  assert worker.equal('x+1', '1+x', 60)
   child = worker._process
   child.send_signal(signal.SIGSTOP)  # its reply is then late
-  main = threading.main_thread().ident
-  timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
-  timer.start()
+
+  def interrupt():
+    while not worker._lock.locked():  # it waits for the reply
+      time.sleep(0.01)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
   with pytest.raises(KeyboardInterrupt):
-    worker.equal('x+1', '1+x', 5)
+    threading.Thread(target=interrupt).start()
+    worker.equal('x+1', '1+x', 60)
   child.send_signal(signal.SIGCONT)
-  assert not worker.equal('x+1', '2+x', 5)
+  assert not worker.equal('x+1', '2+x', 60)
   assert child.returncode is not None
   worker.close()
 
 
 def test_a_child_that_was_killed_from_outside_starts_again():
   worker = symbolic.Worker()
-  assert worker.equal('x+1', '1+x', 5)
+  assert worker.equal('x+1', '1+x', 60)
   worker._process.kill()
   worker._process.wait()
   with pytest.raises(symbolic.TimedOut):
-    worker.equal('x+1', '2+x', 5)
-  assert worker.equal('x+1', '1+x', 5)
+    worker.equal('x+1', '2+x', 60)
+  assert worker.equal('x+1', '1+x', 60)
   worker.close()
 
 
