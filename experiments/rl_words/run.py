@@ -34,7 +34,7 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
   'outcome + PRM': ('grpo', ()),
 }
-RATE = 2e-4
+RATE = 1e-3
 # Kind of run -> what the first policy and the PRM learn from, updates of RL.
 SIZES = {
   'whole': (Size(updates=60, problems=256, chains=1000), 24),
