@@ -125,7 +125,7 @@ def main() -> None:
   parser.add_argument(
     '--large',
     action='store_true',
-    help='for a GPU: more of everything, as in real_policy',
+    help='for a GPU: more problems, chains and updates; all weights of the PRM',
   )
   args = command_line.parse(parser, free=('slots',))
   kind = 'quick' if args.quick else 'large' if args.large else 'whole'

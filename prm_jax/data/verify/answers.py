@@ -98,8 +98,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   - x = 4 and 4 = x equal 4, and so does 1 + 3 = 4. It does not equal 1 + 2 = 3.
   - A list without brackets is a set. (1, 2) equals neither [1, 2] nor {1, 2}.
     1,234 is a number, not a list.
-  - Case counts only in formulas that have small and capital letters, as R - r,
-    and in Greek letters.
+  - Case counts where an answer has one letter in both, as R - r, and in Greek
+    letters.
   - A ratio or a date equals only itself: 2:3 is neither 2/3 nor 4:6, because
     problems ask for lowest terms.
 
@@ -243,10 +243,8 @@ def _same_parts(
 
   if max(len(items_a), len(items_b)) > MAX_PARTS:
     return False
-  # x = 1, y = 2 is (1, 2) or 1, 2, and not 2, 1.
-  named = [k == 'set' and _have_names(items) for k, items in (a, b)]
-  in_order = any(named) and not all(named)
-  if in_order and {kind_a, kind_b} <= {'set', '()'}:
+  if {kind_a, kind_b} == {'set', '()'}:  # y = 2, x = 1 is (1, 2)
+    items_a, items_b = _by_name(*a), _by_name(*b)
     kind_a = kind_b = '()'
   if kind_a != kind_b:
     return False
@@ -264,10 +262,13 @@ def _same_parts(
   )
 
 
-def _have_names(items: list[str]) -> bool:
-  """Returns whether every item has a name of its own, as x = 1, y = 2."""
+def _by_name(kind: str, items: list[str]) -> list[str]:
+  """Returns the items of a set in the order of their names; [] without them."""
+  if kind != 'set':
+    return items
   found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in items]
-  return all(found) and len({m['name'] for m in found}) == len(found)
+  named = {m['name']: x for m, x in zip(found, items, strict=True) if m}
+  return [named[x] for x in sorted(named)] if len(named) == len(items) else []
 
 
 def _read_parts(text: str) -> tuple[str, list[str]] | None:

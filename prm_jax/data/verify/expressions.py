@@ -206,7 +206,7 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
   """Evaluates a whole expression, and tells whether it is ambiguous.
 
   Ambiguous are 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in prose,
-  100 - 20% and 12/50%. Half a percent, 1/2%, is not.
+  100 - 20% and 1/2%, which is read as half a percent.
 
   Raises:
     Unreadable: as for `exact_value`.
@@ -237,10 +237,10 @@ class _Parser:
     self.ambiguous = False
 
   def peek(self, ahead: int = 0) -> Token:
-    """Returns the token `ahead` of `at`; an "end" token outside of all."""
+    """Returns the token `ahead` of `at`; an "end" token after all."""
     end = Token('end', '', -1, True)
     i = self.at + ahead
-    return self.tokens[i] if 0 <= i < len(self.tokens) else end
+    return self.tokens[i] if i < len(self.tokens) else end
 
   def parse_sum(self, depth: int) -> tuple[Fraction, bool]:
     if depth > MAX_DEPTH:
@@ -353,9 +353,7 @@ class _Parser:
       and int(above.text) < int(below.text)
     ):
       return 0
-    # 12/50% may be 12 / (50%), 10/100% is written for 10 / 100, and 6 / 1/2% is
-    # no clearer than 6 / 1/2.
-    self.ambiguous |= int(below.text) > 9 or self.peek(-2).text == '/'
+    self.ambiguous = True  # 4/5% may also be 4 / (5%), and 10/100% 10 / 100
     self.at += 2
     return int(below.text)
 

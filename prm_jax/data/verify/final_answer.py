@@ -107,7 +107,7 @@ def _read_answer(text: str, inside: bool = False) -> str | None:
   text = text[:end]
   if opening:
     # In **2**3** the first is a power, and in _x_1_ a subscript.
-    closing = rf'(?<=\S){re.escape(opening)}(?![\w*`])'
+    closing = rf'(?<=\S){re.escape(opening)}(?![\w*`(])'
     text = re.sub(closing, '', text, count=1)
   if inside and (closed := _CLOSED.search(text)):
     text = text[: closed.start()]
@@ -125,7 +125,7 @@ def _read_answer(text: str, inside: bool = False) -> str | None:
 
 
 def _opening_mark(before: str) -> str:
-  """Returns the **, * or ` at the end of a text, which opens what follows."""
+  """Returns the **, *, _ or ` that ends a text and opens what follows."""
   mark = before[len(before.rstrip(before[-1:])) :]
   return mark if mark[:1] in tuple('*_`') and len(mark) < 4 else ''
 

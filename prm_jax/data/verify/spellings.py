@@ -62,8 +62,6 @@ _SPELLINGS = (
   (r'\b[Pp]er cent\b', 'percent'),
   (r'\bUS\$|^(?:USD|US dollars) ?(?=\d)', '$'),
   (r'^Rs\.? ?(?=\d)', ''),
-  # Units are compared in lower case: a megawatt would be a milliwatt.
-  (r'(?<=\d) ?M(?=(?:W|Hz|V|J|Pa)\b)', ' mega'),
   (r'\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}', r'\\frac{\1}{\2}'),
   (r'\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}', r'\\binom{\1}{\2}'),
   (r'\\degree(?![A-Za-z])', r'^{\\circ}'),
@@ -86,6 +84,9 @@ _SPELLINGS = (
   # Superfluous braces: 20{\frac{1}{4}}.
   (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
   (r'\s+', ' '),
+  # Units are compared in lower case: a megawatt would be a milliwatt.
+  (r'(?<=\d) ?M(?=(?:Wh?|V|J|Pa)\b)', ' mega'),
+  (r'(?<=\d) ?m(?=Hz\b)', ' milli'),
   (r'(?<=[)\]}]) ?U ?(?=[(\[{\\])', r'\\cup '),
   (r' ?([_^]) ?', r'\1'),
   (r'(?<=\d) x (?=10\^)', r'\\times '),
@@ -162,21 +163,18 @@ def separate_cases(a: str, b: str) -> tuple[str, str]:
   r"""Renames the R of two formulas with R and r, and the \Gamma beside \gamma.
 
   Later comparisons ignore case. They may where x + 1 is compared with X + 1,
-  but not where one formula has letters of both cases.
+  but not where one formula has a letter in both cases.
   """
-  texts = _NAME.findall(a), _NAME.findall(b)
-  letters = [{x for x in text if len(x) == 1} for text in texts]
-  mixed = any(
-    {x.islower() for x in found} == {True, False} for found in letters
-  )
-  commands = {x for text in texts for x in text if x.startswith('\\')}
-  names = commands.union(*letters)
+  texts = [set(_NAME.findall(x)) for x in (a, b)]
+  names = texts[0] | texts[1]
   lower = {name.lower() for name in names}
   free = [name for name in _NEW_NAMES if name not in lower]
+  commands = {name for name in names if name.startswith('\\')}
   clashing = sorted(
     name
     for name in names - lower
-    if name.lower() in names and (mixed or len(name) > 1)
+    if (name in commands and name.lower() in commands)
+    or (len(name) == 1 and any({name, name.lower()} <= x for x in texts))
   )
   new = dict(zip(clashing, free, strict=False))
 

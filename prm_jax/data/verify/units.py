@@ -8,7 +8,7 @@ import re
 
 MONEY = {'$': 'dollar', '€': 'euro', '£': 'sterling', '¥': 'yen', '¢': 'cent'}
 # One unit a line. Its first spelling stands for it in comparisons.
-_TABLE = """
+_MEASURES = """
 kilometer kilometre km kms
 meter metre m
 centimeter centimetre cm cms
@@ -26,13 +26,15 @@ ounce oz
 liter litre l
 milliliter millilitre ml
 gallon gal
+hour hr hrs h
+minute min mins
+second sec secs s
+"""
+_OTHERS = """
 year yr
 month
 week wk
 day
-hour hr hrs h
-minute min mins
-second sec secs s
 mph
 kph kmh km/h
 mps m/s
@@ -54,9 +56,10 @@ knife knives
 """
 _CANONICAL = {
   spelling: line.split()[0]
-  for line in _TABLE.strip().splitlines()
+  for line in (_MEASURES + _OTHERS).split('\n')
   for spelling in line.split()
 }
+_MEASURED = {line.split()[0] for line in _MEASURES.strip().split('\n')}
 # Pounds may be a weight or money, and degrees of either scale.
 _TWO_MEANINGS = (
   *({'pound', 'lb'}, {'pound', 'sterling'}),
@@ -127,11 +130,22 @@ def agree(one: str, other: str) -> bool:
   """Returns whether two units from `canonical` agree, or one is missing.
 
   Of two rates both parts must: 5 dollars per day are not 5 dollars per week.
+  One may leave out what it is counted by, as in 5 dollars, but not where both
+  are measures: 10 cm/s are not 10 cm.
   """
+  parts = one.split('/'), other.split('/')
+  if one and other and len(parts[0]) != len(parts[1]):
+    rate = max(parts, key=len)
+    if not rate[0] or all(_is_measure(part) for part in rate):
+      return False
   return all(
     a == b or not (a and b) or {a, b} in _TWO_MEANINGS
-    for a, b in zip(one.split('/'), other.split('/'), strict=False)
+    for a, b in zip(*parts, strict=False)
   )
+
+
+def _is_measure(unit: str) -> bool:
+  return unit.partition('^')[0] in _MEASURED
 
 
 def stem(word: str) -> str:
