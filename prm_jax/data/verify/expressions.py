@@ -353,7 +353,10 @@ class _Parser:
       and int(above.text) < int(below.text)
     ):
       return 0
-    self.ambiguous = True  # 4/5% may also be 4 / (5%), and 10/100% 10 / 100
+    # 4/5% may be 4 / (5%), too. 12/50% is so, and 10/100% may be 10 / 100.
+    self.ambiguous = True
+    if int(below.text) > 9:
+      return 0
     self.at += 2
     return int(below.text)
 
