@@ -150,7 +150,10 @@ def check(settings: Any) -> None:
     if isinstance(value, list):
       value = _as_tuple(value)
       object.__setattr__(settings, name, value)
-    if expected := _why_not(value, hint):
+    expected = _why_not(value, hint)
+    if not expected and isinstance(value, float) and math.isnan(value):
+      expected = 'expected a number'
+    if expected:
       faults.append(Fault(name, value, expected))
   if faults:
     raise Faults(faults)
@@ -255,8 +258,6 @@ def _why_not(value: Any, hint: Any) -> str:
   fits = isinstance(value, types_)
   if isinstance(value, bool):  # which Python counts among the numbers
     fits = kind is bool
-  if isinstance(value, float) and math.isnan(value):
-    fits, expected = False, 'a number'
   return '' if fits else f'expected {expected}'
 
 
