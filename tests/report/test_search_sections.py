@@ -40,6 +40,14 @@ def test_amounts_are_short():
   ] == ['0', '0.254', '12.3', '784', '12,345', '3.14G', '1G', '999M']
 
 
+def test_without_known_answers_a_failure_counts_as_nothing(tmp_path):
+  found = search_section([], ['no step'])
+  page = parse(write_report(write(tmp_path, {'search': found})))
+  said = page.by_id('search').all('p')[0].text
+  assert 'The search failed for 1.' in said
+  assert 'count as wrong' not in said
+
+
 def test_the_page_shows_what_evals_returns(tmp_path):
   found = search_section(
     [
