@@ -34,10 +34,10 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
   'outcome + PRM': ('grpo', ()),
 }
-RATE = 1e-3
+RATE = 5e-4
 # Kind of run -> what the first policy and the PRM learn from, updates of RL.
 SIZES = {
-  'whole': (Size(updates=60, problems=256, chains=1000), 24),
+  'whole': (Size(updates=120, problems=256, chains=1000), 24),
   'large': (LARGE._replace(updates=60), 60),
   'quick': (QUICK, 2),
 }
