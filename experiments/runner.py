@@ -4,12 +4,14 @@ A job whose results are there is not run again, so an experiment that was
 stopped resumes with the same command. One of other flags is refused.
 """
 
+import collections
 import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +35,8 @@ CACHE = {
   'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2',
   'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
 }
+SHOWN_EVERY = 60  # seconds between two lines of a job beside others
+LAST_LINES = 40  # of a job, shown where it fails
 
 
 def read_results(workdir: pathlib.Path) -> dict[str, Any]:
@@ -90,13 +94,40 @@ def _is_path(value: Any) -> bool:
   return all(isinstance(each, str) and each.startswith('/') for each in every)
 
 
+def _follow(
+  name: str, command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
+  """Runs a command, and shows a line of what it prints every minute.
+
+  Returns:
+    Its exit code, and the end of what it printed.
+  """
+  last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+  shown_at = time.monotonic()
+  with subprocess.Popen(
+    command,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    errors='replace',
+    cwd=ROOT,
+    env=environment,
+  ) as process:
+    for line in process.stdout:
+      last.append(line)
+      if time.monotonic() - shown_at >= SHOWN_EVERY:
+        shown_at = time.monotonic()
+        print(f'{name}: {line.rstrip()}', flush=True)
+  return process.returncode, ''.join(last).strip()[-2000:]
+
+
 class Runner:
   """Runs command lines.
 
   Args:
     workdir: folder below which each job has a folder of its own.
     jobs: number of jobs that run at the same time. Several share the cores, a
-      core each at least, and their output is shown only where they fail.
+      core each at least; of their output a line a minute is shown.
   """
 
   def __init__(self, workdir: pathlib.Path, jobs: int):
@@ -134,22 +165,20 @@ class Runner:
       own = self._cores[slot % count :: min(self._jobs, count)]
       # The affinity of this thread, which the child process inherits.
       os.sched_setaffinity(0, own)
+    command = [sys.executable, *arguments]
+    environment = CACHE | os.environ
     try:
-      done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=not alone,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env=CACHE | os.environ,
-      )
+      if alone:
+        code, last = subprocess.call(command, cwd=ROOT, env=environment), ''
+      else:
+        code, last = _follow(name, command, environment)
     finally:
       self._free.append(slot)
       if not alone and hasattr(os, 'sched_setaffinity'):
         os.sched_setaffinity(0, self._cores)
-    if done.returncode:
+    if code:
       if not alone:
-        print(f'{name}: failed: {done.stderr.strip()[-2000:]}', flush=True)
+        print(f'{name}: failed: {last}', flush=True)
       raise SystemExit(f'error: {name} failed')
     print(f'{name}: done', flush=True)
 
