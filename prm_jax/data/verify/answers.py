@@ -11,7 +11,7 @@ import re
 import time
 from typing import NamedTuple
 
-from prm_jax.data.verify import quantities, spellings, symbolic
+from prm_jax.data.verify import lists, quantities, spellings, symbolic
 
 # A longer answer is equal only to the same text.
 MAX_TEXT = 2_000
@@ -32,8 +32,6 @@ _SHORT_WORDS = frozenset(
     *('as', 'by', 'be', 'do', 'he', 'we', 'us', 'my', 'up'),
   )
 )
-_THOUSANDS = re.compile(r'(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)')
-_CLOSING = {'(': ')', '[': ']', '{': '}', '\\{': '\\}'}
 _NAME = (
   r'(?P<name>(?:\\[A-Za-z]+|[A-Za-z]|[A-Z]{2})(?:_(?:\w|\{\w+\}))?'
   r'(?:\((?:[A-Za-z]|-?\d+)\))?|\([a-z](?:, ?[a-z]){1,2}\))'
@@ -53,9 +51,6 @@ _WORKED_OUT = re.compile(
 _APPLIED = re.compile(r'[A-Za-z]\(-?[\d./]+\)|\\[A-Za-z]+')
 _RELATION = re.compile(r'[=<>]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])')
 _SET_OPERATORS = re.compile(r'\\(?:cup|cap|mathbb|setminus)(?![A-Za-z])')
-_MATRIX = re.compile(
-  r'\\begin\{(?P<kind>[pb]?matrix)\}(?P<cells>.*)\\end\{(?P=kind)\}'
-)
 # Texts that would be calculated although they are no expressions: numbers side
 # by side, sizes such as 2 x 6, feet and inches, ranges with a unit.
 _NO_EXPRESSION = re.compile(
@@ -64,7 +59,6 @@ _NO_EXPRESSION = re.compile(
 )
 # Read as a range where the difference is negative: 1990-1995.
 _RANGE = re.compile(r'\d[\d.,]*-\d[\d.,]*')
-_TWO_UNITS = re.compile(r'\d+ [a-z]{2,}(?: \d+ [a-z]{2,})+')
 # math-verify would drop these or guess their meaning.
 _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
@@ -149,7 +143,8 @@ def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
     return Verdict(same, 'text')
   # A text that is a number is no list: 1,234.
   parts = [
-    None if n else _read_parts(x) for n, x in zip(numbers, (a, b), strict=True)
+    None if n else lists.read_parts(x)
+    for n, x in zip(numbers, (a, b), strict=True)
   ]
   if any(parts):
     return _compare_parts(a, b, parts, deadline, depth)
@@ -215,7 +210,7 @@ def _compare_expressions(a: str, b: str, deadline: float) -> Verdict:
   if (
     # The letters of a numeral are digits.
     any(unit.startswith('base') for unit in (unit_a, unit_b))
-    or not all(_split_at_commas(x)[0] and not _is_prose(x) for x in (a, b))
+    or not all(lists.split_at_commas(x)[0] and not _is_prose(x) for x in (a, b))
     or any(_UNREADABLE.search(x) for x in (a, b))
     or any(quantities.DATE.fullmatch(x) for x in (a, b))
     # 2x + 3 = 5 does not equal 5. (The name of x = 5 has been removed.)
@@ -246,6 +241,8 @@ def _same_parts(
   if {kind_a, kind_b} == {'set', '()'}:  # y = 2, x = 1 is (1, 2)
     items_a, items_b = _by_name(*a), _by_name(*b)
     kind_a = kind_b = '()'
+  if {kind_a, kind_b} == {'set', 'amount'}:  # 5 feet, 6 inches
+    kind_a = kind_b = 'amount'
   if kind_a != kind_b:
     return False
   if kind_a == 'ratio' and any(re.match(r'0\d', x) for x in items_a + items_b):
@@ -269,82 +266,6 @@ def _by_name(kind: str, items: list[str]) -> list[str]:
   found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in items]
   named = {m['name']: x for m, x in zip(found, items, strict=True) if m}
   return [named[x] for x in sorted(named)] if len(named) == len(items) else []
-
-
-def _read_parts(text: str) -> tuple[str, list[str]] | None:
-  """Returns the kind of a list and its items, or None for a single value.
-
-  The kind is 'set' for braces or no brackets, otherwise the two brackets, such
-  as '[)'; or 'union', 'ratio', or 'matrix' with the lengths of its rows.
-  """
-  matrix = _MATRIX.fullmatch(text)
-  if matrix:
-    rows = [row.split('&') for row in matrix['cells'].split('\\\\')]
-    rows = [row for row in rows if row not in ([' '], [''])]
-    cells = [cell.strip() for row in rows for cell in row]
-    return f'matrix {[len(row) for row in rows]}', cells
-  brackets, inside = _strip_brackets(text)
-  if brackets:
-    kind, pieces = brackets, _split_at_commas(inside)[1]
-  else:
-    kind, pieces = _split_without_brackets(text)
-  if kind == 'set':
-    pieces = [
-      piece.replace('\\pm', sign, 1)
-      for piece in pieces
-      for sign in ('+-' if piece.count('\\pm') == 1 else '+')
-    ]
-  pieces = [piece.strip() for piece in pieces]
-  # {5} is a set of one number, but (5) and 5 are numbers.
-  single = len(pieces) == 1 and brackets != 'set'
-  return None if single or not all(pieces) else (kind, pieces)
-
-
-def _strip_brackets(text: str) -> tuple[str, str]:
-  """Returns the kind of brackets around a text, '' for none, and the inside."""
-  for opening in ('\\{', '{', '(', '['):
-    if text.startswith(opening):
-      for closing in ('\\}', '}', ')', ']'):
-        inside = text[len(opening) : len(text) - len(closing)]
-        if text.endswith(closing) and _split_at_commas(inside)[0]:
-          braces = '{' in opening and closing == _CLOSING[opening]
-          return 'set' if braces else opening + closing, inside
-      break
-  return '', text
-
-
-def _split_without_brackets(text: str) -> tuple[str, list[str]]:
-  """Returns 'set', 'union' or 'ratio', and the items of a list."""
-  if _TWO_UNITS.fullmatch(text):
-    return 'set', re.split(r'(?<=[a-z]) (?=\d)', text)
-  text = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', text)
-  # With ", " between items, the comma of 1,234 is a thousands separator.
-  if re.search(r',\s', text):
-    text = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), text)
-  pieces = _split_at_commas(text)[1]
-  if len(pieces) == 1:
-    for kind, mark in (('union', r'\\cup(?![A-Za-z])'), ('ratio', ':')):
-      if re.search(mark, text):
-        return kind, re.split(mark, text)
-  return 'set', pieces
-
-
-def _split_at_commas(text: str) -> tuple[bool, list[str]]:
-  """Splits at commas and semicolons outside of brackets.
-
-  Returns:
-    Whether every bracket is closed and none is closed before it opens, and the
-    pieces; no pieces where a bracket closes before it opens.
-  """
-  depth, start, pieces = 0, 0, []
-  for i, letter in enumerate(text):
-    depth += (letter in '([{') - (letter in ')]}')
-    if depth < 0:
-      return False, []
-    if letter in ',;' and depth == 0:
-      pieces.append(text[start:i])
-      start = i + 1
-  return depth == 0, [*pieces, text[start:]]
 
 
 def _strip_names(a: str, b: str) -> tuple[str, str] | None:
