@@ -1,14 +1,11 @@
 """How functions are cut, read from the syntax trees."""
 
 import ast
+import functools
 import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TREES = {
-  path.relative_to(ROOT): ast.parse(path.read_text())
-  for path in sorted((ROOT / 'prm_jax').rglob('*.py'))
-}
 # Settings are made of a raw config here.
 SETTINGS = pathlib.Path('prm_jax/jobs/settings')
 # They pass a raw config on, or compare two, and know no key of it.
@@ -21,6 +18,15 @@ MOST_LINES_OF_RUN = 50
 RAW = re.compile(r'(\w+\.)*config(\[.*\])*')
 # Pure functions over arrays take what their formula has.
 ARRAY_FUNCTIONS = {('sampler.py', 'sample_chunk')}
+
+
+@functools.cache
+def trees():
+  """The syntax tree of every module; read in the process that checks them."""
+  return {
+    path.relative_to(ROOT): ast.parse(path.read_text())
+    for path in sorted((ROOT / 'prm_jax').rglob('*.py'))
+  }
 
 
 def functions(tree):
@@ -64,7 +70,7 @@ meta.get('config')
 
 
 def test_only_settings_are_made_of_a_raw_config():
-  rooms = {path: tree for path, tree in TREES.items() if len(path.parts) > 2}
+  rooms = {path: tree for path, tree in trees().items() if len(path.parts) > 2}
   for path, tree in rooms.items():
     if path.is_relative_to(SETTINGS):
       continue
@@ -85,7 +91,7 @@ def test_only_settings_are_made_of_a_raw_config():
 def test_no_function_takes_more_than_seven_things():
   found = {
     (path.name, function.name)
-    for path, tree in TREES.items()
+    for path, tree in trees().items()
     for function in functions(tree)
     if len(parameters(function)) > MOST_PARAMETERS
   }
@@ -94,7 +100,7 @@ def test_no_function_takes_more_than_seven_things():
 
 def test_the_run_of_a_job_is_read_at_one_glance():
   found = {}
-  for path, tree in TREES.items():
+  for path, tree in trees().items():
     if path.parent == pathlib.Path('prm_jax/jobs'):
       for function in functions(tree):
         if function.name == 'run':

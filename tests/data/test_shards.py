@@ -42,6 +42,7 @@ def endless(*own, chains=CHAINS):
   return iter(batches_of_shards(*own, chains=chains, epochs=None, batch_size=8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('chains', [CHAINS, TREES], ids=['flat', 'trees'])
 def test_any_number_of_processes_reads_the_same_batches(chains):
   """Joins the parts of two and of four processes to the whole batch."""
@@ -88,6 +89,7 @@ def load(iterator, folder):
   asyncio.run(await_both(iterator.load(folder)))
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_another_number_of_processes(position):
   """Saves from two processes; one and four processes read the next batch."""
   pair = endless(0, 1), endless(2, 3)

@@ -119,6 +119,7 @@ def test_tokens_with_different_marks_are_not_merged():
   assert build(chains, marks).tokens.tolist() == [1, 2, 3, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_chain_of_prefixes_deeper_than_the_limit_of_recursion():
   deep = sys.getrecursionlimit() + 100
   long = np.arange(deep)

@@ -155,6 +155,7 @@ def test_a_workdir_is_made_by_one_command():
   assert [path for path, count in counts.items() if count > 1] == []
 
 
+@pytest.mark.slow
 def test_every_command_is_parsed(monkeypatch, capsys):
   """One argument too many is the only fault that is found."""
   # The file my_prm.py is a reader's own.

@@ -49,6 +49,7 @@ def test_a_part_that_fails_is_reported_and_the_next_is_run(tmp_path):
   assert made.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_cases_without_time_are_left_for_the_next_call(tmp_path):
   done = command(tmp_path, '--parts', 'machine', '--minutes=0')
   assert done.returncode == 0, done.stdout + done.stderr

@@ -17,6 +17,8 @@ import pytest
 from experiments.accelerator.lacking import lacking
 from tests.shared.command_line import ROOT
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / 'experiments' / 'accelerator'
 OLD = 'old; python_version < "3"'
 PARTS = ['weights.00', 'weights.01', 'weights.02', 'wheels.00', 'wheels.01']

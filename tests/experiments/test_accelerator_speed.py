@@ -113,6 +113,7 @@ def test_the_roofline_counts_at_least_what_a_step_needs():
   )
 
 
+@pytest.mark.slow
 def test_growing_chains_are_read_once_and_scored_like_whole_ones():
   case = shapes.scoring(True)['tiny_growing']
   scorer = scoring.make_scorer(case)

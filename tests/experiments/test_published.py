@@ -52,6 +52,7 @@ def call(monkeypatch, *flags):
   run.main()
 
 
+@pytest.mark.slow
 def test_every_layout_is_scored_once_and_compared(data, tmp_path, monkeypatch):
   models = []
   for name, style in STYLES.items():

@@ -95,6 +95,7 @@ def test_a_beam_reads_every_step_once():
   assert len(trees.stats.programs) <= 6
 
 
+@pytest.mark.slow
 def test_a_stream_of_odd_requests_compiles_few_programs():
   scorer, trees = the_scorer(), TreeScorer(the_scorer(), rows=64)
   for seed in range(12):
@@ -190,6 +191,7 @@ def test_the_host_holds_one_number_for_each_token_of_the_cache():
     np.testing.assert_array_equal(row[: piece.end], index[-1][: piece.end])
 
 
+@pytest.mark.slow
 def test_slots_that_held_nan_can_be_used_again():
   """One token has an embedding of NaN."""
   scorer = make_scorer(broken=ord('!') + 4)
@@ -202,6 +204,7 @@ def test_slots_that_held_nan_can_be_used_again():
       check(scorer, trees, [(problem, steps)])
 
 
+@pytest.mark.slow
 def test_a_nan_spoils_only_the_steps_after_it():
   """This holds in every packing, and when scores come from the cache."""
   scorer = make_scorer(broken=ord('!') + 4)
@@ -340,6 +343,7 @@ def test_every_mesh_gives_the_same_scores():
     assert result['tokens'] == one['tokens']
 
 
+@pytest.mark.slow
 def test_a_server_compiles_few_programs_and_gives_the_same_scores():
   """Rows with room to spare, and several calls where one would do."""
   scorer = the_scorer()

@@ -86,6 +86,7 @@ def test_a_sample_depends_only_on_its_seed():
   assert sum(map(np.array_equal, tokens_of(wide.write(other)), expected)) < 5
 
 
+@pytest.mark.slow
 def test_prompts_of_one_call_are_held_at_a_time(monkeypatch):
   wide = dataclasses.replace(FEW_SLOTS, slots=16)
   jobs = some_jobs(23)
@@ -162,6 +163,7 @@ def test_limits_of_tokens_window_and_steps():
   assert writer.write([]) == []
 
 
+@pytest.mark.slow
 def test_few_programs_are_compiled():
   writer = make_writer(
     dataclasses.replace(FEW_SLOTS, max_tokens=100), max_length=200

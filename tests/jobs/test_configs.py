@@ -407,6 +407,7 @@ def test_tiny_policies_of_bases(base, tmp_path):
   assert (found['problems'], found['samples']) == (4, 4)
 
 
+@pytest.mark.slow
 def test_tiny_policy(tmp_path):
   (done,) = command_line.run_all(
     [['--config=configs/policy_math.py:tiny', f'--workdir={tmp_path}']]

@@ -285,6 +285,7 @@ def test_a_second_job_in_the_same_workdir_is_refused(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_fault_leaves_the_workdir_free_for_the_corrected_command(tmp_path):
   command = (*SMALL, f'--workdir={tmp_path}')
   wrong, right = run_all([[*command, '--config.model.remat=foo'], command])

@@ -196,6 +196,7 @@ def test_a_fault_in_the_data(faults, name):
     assert not (folder / 'run' / 'config.json').exists()
 
 
+@pytest.mark.slow
 def test_the_corrected_file_is_taken_in_the_same_workdir(tmp_path):
   arguments = write_job(tmp_path)
   train = tmp_path / 'data' / 'train.jsonl'

@@ -43,6 +43,7 @@ with catch_signal(signal.SIGTERM) as arrived:
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', AFTER)
 def test_sigterm_in_a_destructor_is_not_lost(name):
   """Python drops what a destructor raises; the process ends all the same."""
@@ -56,6 +57,7 @@ def test_sigterm_in_a_destructor_is_not_lost(name):
   assert (done.stdout, done.stderr) == ('stopped\n', '')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('signal', 'code'),
   [('main.Stopped("stopped")', 0), ('KeyboardInterrupt', 130)],

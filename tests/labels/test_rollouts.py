@@ -44,6 +44,7 @@ def labelled(chains, config, policy=None):
   return results, asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [8, 32, 128])
 def test_values_are_unbiased_and_spread_as_the_binomial(k):
   chains, exact = sampled(600)

@@ -100,6 +100,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @given(
   st.lists(st.one_of(st.sampled_from(HOSTILE), st.text('=1 +\n^'))),
   st.sampled_from(['What is it?', 'mod 10 : 7 * 3 + 4']),

@@ -103,6 +103,7 @@ def restored(backbone, form):
   return merge(quantize_backbone(backbone, form), nothing, none)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('form', FORMS)
 def test_a_model_reads_its_codes_and_merges_them(form):
   backbone, lora = params_of(CONFIG), filled(adapters())

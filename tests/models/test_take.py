@@ -34,6 +34,7 @@ def test_a_place_has_the_sum_of_its_vectors():
     np.testing.assert_array_equal(add(4, places, vectors), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('count', [1, 2, 63, 400])
 def test_places_in_order_have_the_sums_of_a_matrix_product(count):
   rng = np.random.default_rng(count)

@@ -121,6 +121,7 @@ def test_bfloat16_is_near_float32():
   assert np.sqrt((difference**2).mean() / (exact**2).mean()) < 10 * 2**-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('param_dtype', ['float32', 'bfloat16'])
 def test_bfloat16_gradients_do_not_shrink_with_repeats(param_dtype):
   """Gradients sum over thousands of occurrences of two tokens.

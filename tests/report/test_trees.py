@@ -195,6 +195,7 @@ def test_of_a_large_tree_the_most_promising_steps_are_shown(tmp_path):
   assert (tmp_path / 'report.html').stat().st_size < 600_000
 
 
+@pytest.mark.slow
 def test_rows_of_a_deep_tree_are_not_nested(tmp_path):
   nodes = [(i, f's{i}', 0.5) for i in range(2000)]
   section = trees_section(tmp_path, tree_record(make_tree(*nodes), 2000))

@@ -181,6 +181,7 @@ def moves(step, state, batch):
 FEWER = hypothesis.settings(max_examples=10)
 
 
+@pytest.mark.slow
 @FEWER
 @hypothesis.given(
   random_groups(),

@@ -180,6 +180,7 @@ def test_a_damaged_checkpoint_is_set_aside(finished, damage, tmp_path):
   assert saved_steps(run) == saved_steps(finished)[:-1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
   finished, tmp_path
 ):

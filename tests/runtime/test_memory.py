@@ -25,6 +25,7 @@ def on_devices() -> int:
   return sum(x.nbytes for x in jax.live_arrays())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('steps', [2, 0], ids=['trained', 'started again'])
 def test_the_last_state_is_freed_before_the_best_is_read(
   tmp_path, monkeypatch, steps

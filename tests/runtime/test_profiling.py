@@ -37,6 +37,7 @@ def test_a_run_records_its_steps(tmp_path):
   assert 'PjitFunction(train_step)' in names
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_writes_what_there_is(tmp_path):
   with (
     pytest.raises(ZeroDivisionError),

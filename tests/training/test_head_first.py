@@ -128,6 +128,7 @@ def test_a_skipped_step_does_not_count_as_waiting():
   assert [move != 0 for move in moves['backbone']] == [False] * 7 + [True] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('lora', [NO_LORA, LoraConfig(rank=2)])
 @pytest.mark.parametrize('stopped', [1, 3])
 def test_resuming_while_a_part_waits_or_warms_up(lora, stopped, tmp_path):

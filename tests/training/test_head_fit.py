@@ -106,6 +106,7 @@ def test_steps_of_weight_0_say_nothing():
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_hidden_layer_learns_what_a_linear_head_cannot():
   rng = np.random.default_rng(0)
   states = rng.choice([-1.0, 1.0], size=(200, 2)) + np.array([4.0, 0.0])

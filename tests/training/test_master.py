@@ -90,6 +90,7 @@ def relative_distance(a, b, unit):
   return optax.tree.norm(optax.tree.sub(a, b)) / optax.tree.norm(unit)
 
 
+@pytest.mark.slow
 def test_updates_are_float32_with_gradients_at_the_rounded_parameters():
   optimizer = make_optimizer(OptimConfig(lr=3e-3, warmup=2), 5)
 
@@ -118,6 +119,7 @@ def test_updates_are_float32_with_gradients_at_the_rounded_parameters():
     )
 
 
+@pytest.mark.slow
 def test_microbatches_add_up_in_float32():
   batch = tiny_training.batch(1)
   (before, after), _ = run_steps(MODEL, optax.sgd(1.0), [batch], microbatches=4)

@@ -131,6 +131,7 @@ def test_most_templates_can_be_used():
       assert bool(x.reason) != bool(x.kinds)
 
 
+@pytest.mark.slow
 @needs_package
 def test_every_kind_occurs_in_every_template_that_offers_it(wrong):
   config, pairs = wrong

@@ -74,6 +74,7 @@ def test_a_long_text_equals_only_itself():
   assert not equal('((((' * 400, '))))' * 400, SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'piece',
   [

@@ -65,6 +65,7 @@ def test_limits_hold_for_time_output_and_memory(results):
     assert results[name]['peak'] < 512 << 20
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_two_sandboxes_may_run_at_once():
   names = ('locks files outside', 'child of an infinite loop', 'FIFOs', 'right')

@@ -188,6 +188,7 @@ for n in range(100):
 """
 
 
+@pytest.mark.slow
 def test_several_processes_may_share_a_cache(tmp_path):
   command = [sys.executable, '-c', WRITER, str(tmp_path / 'cache')]
   with concurrent.futures.ThreadPoolExecutor() as threads:

@@ -90,6 +90,7 @@ def test_a_signal_to_stop_is_for_the_program_that_asks(tmp_path):
     assert render(TURNS) == '2'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'template',
   [

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from tests.shared.command_line import ROOT
 
 OPENING = """
@@ -56,6 +58,7 @@ class BreaksOff(http.server.BaseHTTPRequestHandler):
     self.wfile.write(body)
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off(tmp_path):
   server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), BreaksOff)
   thread = threading.Thread(target=server.serve_forever, daemon=True)

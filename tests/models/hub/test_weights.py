@@ -106,6 +106,7 @@ def test_loaded_trees_equal_init_params(family, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_meshes_load_the_same_and_read_each_value_once(tmp_path):
   folder = write_published(tmp_path, 'qwen2')
   meshes = ['1,8,1', '1,4,2', '2,1,4', '1,1,8']
