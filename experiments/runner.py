@@ -9,10 +9,12 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
@@ -94,40 +96,27 @@ def _is_path(value: Any) -> bool:
   return all(isinstance(each, str) and each.startswith('/') for each in every)
 
 
-def _follow(
-  name: str, command: Sequence[str], environment: Mapping[str, str]
-) -> tuple[int, str]:
-  """Runs a command, and shows a line of what it prints every minute.
-
-  Returns:
-    Its exit code, and the end of what it printed.
-  """
+def _follow(name: str, lines: Iterable[str]) -> str:
+  """Shows a line a minute of what a job prints; returns the end of it all."""
   last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
   shown_at = time.monotonic()
-  with subprocess.Popen(
-    command,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    errors='replace',
-    cwd=ROOT,
-    env=environment,
-  ) as process:
-    for line in process.stdout:
-      last.append(line)
-      if time.monotonic() - shown_at >= SHOWN_EVERY:
-        shown_at = time.monotonic()
-        print(f'{name}: {line.rstrip()}', flush=True)
-  return process.returncode, ''.join(last).strip()[-2000:]
+  for line in lines:
+    last.append(line)
+    if time.monotonic() - shown_at >= SHOWN_EVERY:
+      shown_at = time.monotonic()
+      print(f'{name}: {line.rstrip()}', flush=True)
+  return ''.join(last).strip()[-2000:]
 
 
 class Runner:
   """Runs command lines.
 
+  A SIGTERM is passed on to the jobs that run, which keep a checkpoint and end.
+
   Args:
     workdir: folder below which each job has a folder of its own.
-    jobs: number of jobs that run at the same time. Several share the cores, a
-      core each at least; of their output a line a minute is shown.
+    jobs: number of jobs that `all` runs at the same time. They share the cores,
+      a core each at least, and of their output a line a minute is shown.
   """
 
   def __init__(self, workdir: pathlib.Path, jobs: int):
@@ -136,6 +125,9 @@ class Runner:
     self._jobs = jobs
     self._pool = concurrent.futures.ThreadPoolExecutor(jobs)
     self._free = list(range(jobs))
+    self._running: list[subprocess.Popen] = []
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGTERM, self._stop)
 
   def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
     """Runs one job of prm_jax.main unless it is done; returns its workdir.
@@ -149,6 +141,8 @@ class Runner:
     else:
       flags = (f'--config=configs/{config}', f'--workdir={path}', *flags)
       self.run(folder or path.name, '-m', 'prm_jax.main', *flags)
+      if not is_done(path):
+        raise SystemExit(f'error: {path} was stopped; the same command goes on')
     return path
 
   def run(self, name: str, *arguments: str) -> None:
@@ -158,29 +152,40 @@ class Runner:
       SystemExit: the run failed; what it said last is printed at once, as the
         runs beside it may take hours.
     """
+    own_thread = threading.current_thread() is not threading.main_thread()
+    beside = self._jobs > 1 and own_thread
     slot = self._free.pop()
-    alone = self._jobs == 1
-    if not alone and hasattr(os, 'sched_setaffinity'):
+    if beside and hasattr(os, 'sched_setaffinity'):
       count = len(self._cores)
       own = self._cores[slot % count :: min(self._jobs, count)]
       # The affinity of this thread, which the child process inherits.
       os.sched_setaffinity(0, own)
-    command = [sys.executable, *arguments]
-    environment = CACHE | os.environ
+    process = subprocess.Popen(
+      [sys.executable, *arguments],
+      stdout=subprocess.PIPE if beside else None,
+      stderr=subprocess.STDOUT if beside else None,
+      text=True,
+      errors='replace',
+      cwd=ROOT,
+      env=CACHE | os.environ,
+    )
+    self._running.append(process)
     try:
-      if alone:
-        code, last = subprocess.call(command, cwd=ROOT, env=environment), ''
-      else:
-        code, last = _follow(name, command, environment)
+      with process:
+        last = _follow(name, process.stdout) if beside else ''
     finally:
+      self._running.remove(process)
       self._free.append(slot)
-      if not alone and hasattr(os, 'sched_setaffinity'):
-        os.sched_setaffinity(0, self._cores)
-    if code:
-      if not alone:
+    if process.returncode:
+      if beside:
         print(f'{name}: failed: {last}', flush=True)
       raise SystemExit(f'error: {name} failed')
     print(f'{name}: done', flush=True)
+
+  def _stop(self, *_: Any) -> None:
+    for process in list(self._running):
+      process.terminate()
+    raise SystemExit('error: stopped; the same command goes on')
 
   def all(self, function: Callable[..., Any], calls: Sequence[tuple]) -> list:
     """Calls a function, such as `main`, with each tuple of arguments."""
