@@ -310,9 +310,9 @@ def render(results: Mapping[str, Any], over: str = 'seeds and problems') -> str:
   for found in results.values():
     parts += [
       f'**{found["title"]}.** Chains that an accuracy takes (each seed in '
-      'brackets), and how many times fewer than outcome-only that is (95% '
-      f'interval over {over}; an end with < or > lies beyond the chains that '
-      'were sampled):',
+      "brackets, where the outcome's end is the seed's own), and how many "
+      'times fewer than outcome-only that is (95% interval over '
+      f'{over}; an end with < or > lies beyond the chains that were sampled):',
       reach_table(found),
       'Where each arm ends:',
       ends_table(found),
