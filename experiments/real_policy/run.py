@@ -19,6 +19,7 @@ Every part is a job that keeps its results in the workdir, so the same command
 goes on where it was stopped. --domains runs some of them.
 """
 
+import collections
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -88,7 +89,8 @@ def judge(story: Story, job: str) -> dict[str, Any]:
   solved = {chain.problem for chain in chains if chain.outcome}
   of_all = len({chain.problem for chain in chains})
   # Few are solved by so small a model; on the others all pick a wrong chain.
-  chains = [chain for chain in chains if chain.problem in solved]
+  counted = {c.problem for c in chains} if story.size is QUICK else solved
+  chains = [chain for chain in chains if chain.problem in counted]
   if not chains:
     raise UserError(f'{workdir}: the policy solves no problem; train it longer')
   first = load(story.fit('prm_verifier'))
@@ -106,19 +108,48 @@ def judge(story: Story, job: str) -> dict[str, Any]:
   methods[DIGITS] = np.where(whole, [each.sum() for each in sums], -np.inf)
   false = [[check_step(s) is False for s in chain.steps] for chain in chains]
   methods[CALCULATOR] = -np.array([sum(steps) for steps in false], float)
+  return {
+    'problems': len(solved),
+    'of': of_all,
+    'right': float(np.mean([bool(chain.outcome) for chain in chains])),
+    'best_of_n': pick(chains, methods, story.size.candidates),
+    'ranking': suite.chain_ranking_section(chains, methods, 0, RESAMPLES),
+  }
+
+
+def pick(
+  chains: Sequence[Chain], methods: Mapping[str, np.ndarray], candidates: int
+) -> dict[str, Any]:
+  """Measures best of N, also for the votes that methods weight.
+
+  A candidate without a whole step has no chain. It counts as a wrong one that
+  no method picks and that does not vote.
+
+  Args:
+    methods: name -> scores [M] of the chains; NAMES' first and CALCULATOR are
+      among them.
+    candidates: how many each problem had.
+  """
+  written = collections.Counter(
+    chain.problem for chain in chains if chain.outcome is not None
+  )
+  lost = [
+    Chain(problem, ('no step',), outcome=False)
+    for problem, count in written.items()
+    for _ in range(candidates - count)
+  ]
+  chains = [*chains, *lost]
+  methods = {
+    name: np.append(scores, np.full(len(lost), -np.inf))
+    for name, scores in methods.items()
+  }
   weights = np.maximum(methods['prm_verifier'], 0.0)
   curves = suite.best_of_n_section(chains, methods, weights, NS, 0, RESAMPLES)
   # Where every chain of a problem has a false equation, all may vote.
   weights = np.where(methods[CALCULATOR] == 0, 1.0, 1e-6)
   checked = suite.best_of_n_section(chains, {}, weights, NS, 0, RESAMPLES)
   curves[CHECKED_VOTE] = checked['weighted_vote']
-  return {
-    'problems': len(solved),
-    'of': of_all,
-    'right': float(np.mean([bool(chain.outcome) for chain in chains])),
-    'best_of_n': curves,
-    'ranking': suite.chain_ranking_section(chains, methods, 0, RESAMPLES),
-  }
+  return curves
 
 
 def _scores(
@@ -202,15 +233,17 @@ def main() -> None:
   )
   parser.add_argument(
     '--slots',
-    type=int,
+    type=command_line.at_least(1),
     default=64,
     help='chains that are written at the same time; 512 fit a GPU',
   )
   args = command_line.parse(parser, free=('domains', 'slots'))
   size = QUICK if args.quick else LARGE if args.large else Size()
-  known = command_line.read_known(args).get('results', {})
+  command_line.read_known(args)  # refuses results of another size at once
 
-  def save() -> None:
+  def save(found: Mapping[str, Any]) -> None:
+    # Another command may have added to it while this one ran for hours.
+    known = command_line.read_known(args).get('results', {}) | found
     document = command_line.made_by(args) | {
       'results': {
         name: known[name]
@@ -228,11 +261,12 @@ def main() -> None:
     root = pathlib.Path(args.data_root).absolute()
     story = Story(runner, name, root, size, args.slots)
     story.run_all()
+    found = {}
     for shown, job in story.tested.items():
-      found = judge(story, job)
-      known[shown] = found | {'git_commit': manifest.git_commit()}
-    save()
-  save()
+      judged = judge(story, job)
+      found[shown] = judged | {'git_commit': manifest.git_commit()}
+    save(found)
+  save({})
 
 
 if __name__ == '__main__':

@@ -106,13 +106,13 @@ class Story(NamedTuple):
     """Runs all jobs, several at the same time."""
     self.policy()
     first = f'prm_verifier{WHOLE}' if self.size.whole else 'prm_verifier'
-    # Each of these needs nothing of the others.
+    # Each of these needs nothing of the others; the longest come first.
     self.runner.all(
       lambda job, name: job(name),
       [
-        (self.fit, first),
-        (self.label, 'rollouts'),
         *((self.sample, job) for job in self.tested.values()),
+        (self.label, 'rollouts'),
+        (self.fit, first),
       ],
     )
     self.runner.all(self.fit, [(model,) for model in self.models])
@@ -233,6 +233,8 @@ class Story(NamedTuple):
       model,
       f'--config.base={self.policy()}',
       f'--config.data.root={self.root}',
+      # A part of these problems would be dev, and their chains left out.
+      '--config.data.worked_answers=',
       '--config.evaluation.max_problems=20',
       '--config.evaluation.max_dev_problems=20',
       *flags,

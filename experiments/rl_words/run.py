@@ -38,10 +38,11 @@ RATE = 5e-4
 # Kind of run -> what the first policy and the PRM learn from, updates of RL.
 SIZES = {
   'whole': (Size(updates=120, problems=256, chains=1000), 24),
-  'large': (LARGE._replace(updates=60), 60),
+  'large': (LARGE._replace(updates=120), 60),
   'quick': (QUICK, 2),
 }
 EVALUATE_EVERY = 6
+LEVELS = (0.2, 0.3, 0.4)  # accuracies whose chains are counted
 TRAIN_PROBLEMS = 2048
 
 
@@ -118,7 +119,7 @@ def main() -> None:
   )
   parser.add_argument(
     '--slots',
-    type=int,
+    type=command_line.at_least(1),
     default=64,
     help='chains that are written at the same time',
   )
@@ -147,7 +148,7 @@ def main() -> None:
   }
   rates = dict.fromkeys(ARMS, RATE)
   tried: dict[str, dict[float, Curve]] = {arm: {} for arm in ARMS}
-  found = tables.summarise(curves, tried, rates, args.seeds)
+  found = tables.summarise(curves, tried, rates, args.seeds, LEVELS)
   found['title'] = 'Word problems, SmolLM2-135M'
   document = command_line.about(args) | {
     'results': {'curves': found, 'tested': tested(workdirs)},

@@ -5,11 +5,13 @@ import os
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 
 from experiments.real_policy import run
 from experiments.real_policy.story import QUICK, Story
 from experiments.runner import Runner
+from prm_jax.data.chains import Chain
 from prm_jax.report import readme_table
 
 pytestmark = pytest.mark.once
@@ -30,6 +32,28 @@ def test_a_table_made_again_leaves_the_commit_of_each_result(
   found = json.loads(output.read_text())
   assert found == json.loads(RESULTS.read_text())
   assert all(each['git_commit'] for each in found['results'].values())
+
+
+def test_a_candidate_without_a_step_counts_as_a_wrong_one():
+  """Two problems of two candidates, of which the second's other one is lost."""
+  chains = [
+    Chain('a', ('1',), '1', outcome=True),
+    Chain('a', ('2',), '2', outcome=False),
+    Chain('b', ('3',), '3', outcome=True),
+  ]
+  methods = {
+    'prm_verifier': np.array([0.1, 0.9, -5.0]),
+    run.CALCULATOR: np.array([0.0, -1.0, 0.0]),
+  }
+  found = run.pick(chains, methods, candidates=2)
+  assert found['n'] == [1, 2]
+  # One candidate is right in half of the draws; of two the PRM picks the wrong
+  # one of the first problem, and the only one that the second has.
+  assert found['prm_verifier']['mean'] == [0.5, 0.5]
+  assert found[run.CALCULATOR]['mean'] == [0.5, 1.0]
+  assert found['oracle']['mean'] == [0.5, 1.0]
+  # Only the chains without a false equation vote.
+  assert found[run.CHECKED_VOTE]['mean'] == [0.5, 1.0]
 
 
 def kept_while(write, path, tmp_path):
