@@ -29,7 +29,9 @@ from prm_jax.rl.objective import (
   Experience,
   Minibatch,
   PolicyLossConfig,
+  count_read,
   find_needed,
+  mean_metrics,
 )
 from prm_jax.rl.pipeline import Batches, RatedBatch
 from prm_jax.rl.rating import Rated, Rater
@@ -111,27 +113,25 @@ class Learner:
     """
     config = self._config
     batch = self.experience(state.params, rated, update)
-    per_step, left_out, flat, unique = [], 0, 0, 0
+    per_step, read, left_out, flat, unique = [], [], 0, 0, 0
     for number, indices in enumerate(self._minibatches(update)):
       part = self._lay_out(rated, batch, indices)
       flat += int(rated.rows.lengths[indices].sum())
       unique += part.trees.count()
       state, metrics = self._step(state, put_rows(part, self._mesh))
       per_step.append(metrics)
+      read.append(count_read(part))
       if config.kl_stop and float(metrics['kl_to_sampled']) > config.kl_stop:
         left_out = config.epochs * config.minibatches - number - 1
         break
     # All in one transfer, for which the host waits once.
-    read = [jax.tree.map(float, it) for it in jax.device_get(per_step)]
-    last = read[-1]
-    means = {
-      name: float(np.mean([metrics[name] for metrics in read])) for name in last
-    }
+    steps = [jax.tree.map(float, it) for it in jax.device_get(per_step)]
+    means, last = mean_metrics(steps, read), steps[-1]
     # Of counts and of the learning rate the last value is meant, not the mean.
     for name in ('lr', 'skipped'):
       means[name] = last[name]
     # A streak that is too long may end before the last step.
-    means['skipped_in_a_row'] = max(it['skipped_in_a_row'] for it in read)
+    means['skipped_in_a_row'] = max(it['skipped_in_a_row'] for it in steps)
     means['flat_tokens'], means['unique_tokens'] = flat, unique
     if config.kl_stop:
       means['steps_left_out'] = left_out

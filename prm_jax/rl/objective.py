@@ -9,6 +9,7 @@ one token earlier. The model reads trees: tokens that chains share, once.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -29,6 +30,9 @@ from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, above_up_to, at_least, one_of
 from prm_jax.training.loop import Objective
 from prm_jax.training.train_state import NO_LORA
+
+# Metrics of a train step that are means over the tokens that it read.
+OF_READ_TOKENS = ('entropy', 'kl_to_sampled', 'ratio')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +152,33 @@ def _seen_tokens(minibatch: Minibatch) -> jax.Array:  # [C, T] bool
   return minibatch.chains.written & (minibatch.trees.nodes >= 0)
 
 
+def count_read(minibatch: Minibatch) -> int:
+  """Returns how many tokens OF_READ_TOKENS are means over."""
+  return int(np.asarray(_seen_tokens(minibatch)).sum())
+
+
+def mean_metrics(
+  steps: Sequence[Mapping[str, float]], read: Sequence[int]
+) -> dict[str, float]:
+  """Returns the mean of each metric over train steps.
+
+  OF_READ_TOKENS are means over the tokens of all steps. They are left out if
+  no step has read any.
+
+  Args:
+    steps: metrics of each step.
+    read: `count_read` of each step's minibatch.
+  """
+  means = {}
+  for name in steps[-1]:
+    values = [metrics[name] for metrics in steps]
+    if name not in OF_READ_TOKENS:
+      means[name] = float(np.mean(values))
+    elif any(read):
+      means[name] = float(np.average(values, weights=read))
+  return means
+
+
 def _only(
   tokens: jax.Array,  # [C, T] bool
   seen: TokenView,
@@ -175,7 +206,7 @@ def make_objective(
   """Returns the loss for the train step.
 
   Chains that the trees lack count in the denominators of the loss, where they
-  add 0. Entropy, ratio and `kl_to_sampled` are means over the other chains.
+  add 0. OF_READ_TOKENS are means over the other chains, and 0 without any.
 
   Args:
     max_tokens: longest chain in tokens; `reduce='constant'` divides by it.

@@ -11,7 +11,14 @@ from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
 from prm_jax.rl.trees import ONE_DEVICE
-from tests.rl.written_chains import LAST, WHOLE, FixedPrm, rate, sample_of
+from tests.rl.written_chains import (
+  LAST,
+  STEP,
+  WHOLE,
+  FixedPrm,
+  rate,
+  sample_of,
+)
 from tests.shared.tiny_sampling import one_device
 
 # A right chain of 13 tokens, and one of 6 that never ends.
@@ -81,3 +88,24 @@ def test_every_epoch_has_an_order_of_its_own():
   learner.learn(types.SimpleNamespace(params=None), rated, 1)
   assert sorted(order[:8]) == sorted(order[8:]) == lengths
   assert order[:8] != order[8:]
+
+
+def test_minibatches_in_which_nothing_is_read_lower_no_mean():
+  """The group of two wrong chains has no advantage, so it is not read."""
+  idle = [sample_of([*LAST, STEP_END]), sample_of([*STEP, STEP_END])]
+
+  def step_fn(state, minibatch):
+    read = float((minibatch.trees.nodes >= 0).any())
+    others = dict.fromkeys(('loss', 'lr', 'skipped', 'skipped_in_a_row'), read)
+    return state, others | {'entropy': 0.3 * read, 'ratio': read}
+
+  reward = RewardConfig('outcome', outcome_weight=1.0)
+  sizes = {'problems': 2, 'samples': 2, 'minibatches': 2}
+  learner = make_learner(reward, step_fn, **sizes)
+  start = types.SimpleNamespace(params=None)
+  _, metrics, _ = learner.learn(start, rate([*PAIR, *idle]), 1)
+  assert (metrics['entropy'], metrics['ratio']) == (0.3, 1)
+  assert metrics['loss'] == 0.5
+  _, metrics, _ = learner.learn(start, rate([*idle, *idle]), 1)
+  assert metrics['loss'] == 0
+  assert not metrics.keys() & {'entropy', 'ratio', 'kl_to_sampled'}
