@@ -60,10 +60,16 @@ def make_meshes(
       f'leaves none of {len(devices)} devices to train; lower it, or set it '
       'to 0',
     )
-  rows = {'replica': 1, 'fsdp': -1, 'model': settings.mesh.model}
-  return Meshes(
-    make_mesh(shape, devices[:-apart]), make_mesh(rows, devices[-apart:])
-  )
+  training = make_mesh(shape, devices[:-apart])
+  model = training.shape['model']
+  if apart % model:
+    checks.fail(
+      'config.sampling.devices',
+      apart,
+      f'expected a multiple of mesh.model={model}',
+    )
+  rows = {'replica': 1, 'fsdp': -1, 'model': model}
+  return Meshes(training, make_mesh(rows, devices[-apart:]))
 
 
 def _check_one_process(settings: RlSettings) -> None:
@@ -97,5 +103,5 @@ def check_meshes(
       settings.sampling.devices,
       f'the first policy reads {read} chains a call, which do not divide over '
       f'replica x fsdp = {rows[1]} of them; expected mesh.model='
-      f'{settings.mesh.model} times a divisor of {read}',
+      f'{meshes.sampling.shape["model"]} times a divisor of {read}',
     )

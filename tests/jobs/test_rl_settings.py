@@ -217,6 +217,10 @@ def test_telescoping_rewards_suit_returns_and_gae(variants, values):
       {'sampling.devices': 3, 'mesh.model': 2},
       'model=2 does not fit 1 devices',
     ),
+    (
+      {'sampling.devices': 1, 'mesh.model': 3},
+      'sampling.devices=1: expected a multiple of mesh.model=3',
+    ),
     ({'train.staleness': 1}, 'which 4 devices cannot share: give sampling'),
     ({'mesh.model': 4, 'mesh.fsdp': 1}, 'n_heads=2 does not divide over mesh'),
     (
@@ -251,6 +255,13 @@ def test_devices_that_share_a_model_count_as_one():
   check(4)  # which is 2 times a divisor of 64
   with pytest.raises(UserError, match=r'= 3 of them; .* mesh\.model=2 times a'):
     check(6)
+
+
+def test_sampling_splits_a_model_as_training_does():
+  devices = np.array(jax.devices()[:1] * 4)
+  values = {'mesh.fsdp': 1, 'mesh.model': -1, 'sampling.devices': 2}
+  for mesh in make_meshes(settings('rl_math', 'grpo', **values), devices):
+    assert mesh.shape == {'replica': 1, 'fsdp': 1, 'model': 2}
 
 
 def problems(*texts):
