@@ -21,7 +21,8 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
 
   A resumed run keeps those it began with, on any machine. A new one computes in
   bfloat16, or in float32 on a CPU that does not multiply bfloat16. Its
-  parameters get the dtype in which it computes. Process 0 decides for all.
+  parameters get the dtype in which it computes; where that is the model's own,
+  they stay 'auto' until the model is open. Process 0 decides for all.
   """
   model: ModelConfig | ComputeConfig = settings.model
   names = [n for n in ('dtype', 'param_dtype') if getattr(model, n) == AUTO]
@@ -31,7 +32,7 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
   first = processes.is_first()
   chosen = json.dumps(_choose(model, workdir, log)) if first else ''
   known = json.loads(processes.broadcast('dtypes', chosen))
-  settled = {name: known[name] for name in names}
+  settled = {name: known[name] for name in names if name in known}
   return dataclasses.replace(
     settings, model=dataclasses.replace(model, **settled)
   )
@@ -40,12 +41,13 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
 def _choose(
   model: ModelConfig | ComputeConfig, workdir: Workdir, log: Log
 ) -> dict[str, str]:
-  """Returns the dtype to compute in, and that of parameters."""
+  """Returns the dtype to compute in, and that of parameters, where known."""
   if (workdir / 'model.json').exists():
     began = loading.read_description(workdir.path).model
     return {'dtype': began.dtype, 'param_dtype': began.param_dtype}
-  given = model.dtype not in (None, '', AUTO)
-  dtype = model.dtype if given else _fast_dtype(log)
+  if not model.dtype:
+    return {}
+  dtype = _fast_dtype(log) if model.dtype == AUTO else model.dtype
   return {'dtype': dtype, 'param_dtype': dtype}
 
 

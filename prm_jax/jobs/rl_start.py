@@ -84,7 +84,7 @@ def open_start(name: str, settings: RlSettings) -> Start:
       'of a policy'
     )
   described = dataclasses.replace(
-    was.with_model(**settings.model.given()),
+    was.with_model(**settings.model.given(was.model.dtype)),
     lora=settings.lora,
     best_metric=BEST_METRIC,
   )

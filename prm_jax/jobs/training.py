@@ -114,11 +114,9 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
   else:
     tokenizer = data.tokenizer
   fmt = make_format(tokenizer, data.max_length, data.separator, data.end)
-  given = settings.model.given()
   if base is None:
-    model = TransformerConfig(
-      **{'vocab_size': fmt.tokenizer.vocab_size} | given
-    )
+    own = {'vocab_size': fmt.tokenizer.vocab_size}
+    model = TransformerConfig(**own | settings.model.given())
     if model.vocab_size < fmt.tokenizer.vocab_size:
       checks.fail(
         'model.vocab_size',
@@ -127,6 +125,7 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
         'needs a row of the embedding; expected at least as many, or None',
       )
   else:
+    given = settings.model.given(base.model.dtype)
     model = dataclasses.replace(base.model, **given)
     if settings.lora.rank:
       # A frozen backbone has no float32 master, so it is never loaded wider.

@@ -42,12 +42,12 @@ def test_the_cpu_decides(tmp_path, monkeypatch, multiplies, task):
   )
 
 
-@pytest.mark.parametrize('multiplies', [True, False])
-def test_parameters_alone_may_be_open(tmp_path, monkeypatch, multiplies):
-  monkeypatch.setattr(dtypes, 'multiplies_bfloat16', lambda: multiplies)
-  model, _ = settle(tmp_path, {'param_dtype': 'auto'})
-  assert model.param_dtype == ('bfloat16' if multiplies else 'float32')
-  assert model.dtype is None
+@pytest.mark.parametrize('task', ['prm', 'rl'])
+@pytest.mark.parametrize('own', ['float32', 'bfloat16'])
+def test_parameters_follow_the_dtype_of_an_opened_model(tmp_path, own, task):
+  """Where the config does not say in which dtype it computes."""
+  model, told = settle(tmp_path, {'param_dtype': 'auto'}, task)
+  assert (model.given(own), told) == ({'param_dtype': own}, [])
 
 
 @pytest.mark.parametrize('multiplies', [True, False])

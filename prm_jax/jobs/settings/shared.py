@@ -1,7 +1,7 @@
 """Defines the sections that several jobs share."""
 
 import dataclasses
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from prm_jax.data.critiques.examples import CritiquesConfig
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
@@ -153,14 +153,9 @@ class ModelConfig:
   def __post_init__(self) -> None:
     checks.check(self)
 
-  def given(self) -> dict[str, int | float | bool | str]:
-    """Returns the values that are set, by name; 'auto' is bfloat16."""
-    values = dataclasses.asdict(self)
-    return {
-      name: FAST if value == AUTO else value
-      for name, value in values.items()
-      if value is not None
-    }
+  def given(self, own: str = 'float32') -> dict[str, int | float | bool | str]:
+    """Returns the values that are set, by name; see `_given`."""
+    return _given(self, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,14 +182,30 @@ class ComputeConfig:
   def __post_init__(self) -> None:
     checks.check(self)
 
-  def given(self) -> dict[str, int | str]:
-    """Returns the values that are set, by name; 'auto' is bfloat16."""
-    values = dataclasses.asdict(self).items()
-    return {
-      name: FAST if value == AUTO else value
-      for name, value in values
-      if value not in ('', -1)
-    }
+  def given(self, own: str = 'float32') -> dict[str, int | str]:
+    """Returns the values that are set, by name; see `_given`."""
+    return _given(self, own)
+
+
+def _given(config: ModelConfig | ComputeConfig, own: str) -> dict[str, Any]:
+  """Returns the values that are set, by name.
+
+  A `dtype` of 'auto' is bfloat16, and such a `param_dtype` is the dtype in
+  which the model computes.
+
+  Args:
+    own: in which it computes if the config does not say so.
+  """
+  values = {
+    name: value
+    for name, value in dataclasses.asdict(config).items()
+    if value not in (None, '', -1)
+  }
+  if values.get('dtype') == AUTO:
+    values['dtype'] = FAST
+  if values.get('param_dtype') == AUTO:
+    values['param_dtype'] = values.get('dtype', own)
+  return values
 
 
 @dataclasses.dataclass(frozen=True)
