@@ -26,6 +26,8 @@ COLUMNS = {
   'unfinished': ('unfinished, %', True),
 }
 PRM_METRICS = 'chain_score', 'paid'  # a run without a PRM has none
+# A look has none if the PRM could not score any chain.
+MAY_LACK = {'chain_score'}
 ROSE = {'score': 'the PRM score', 'paid': 'the reward for steps'}
 
 
@@ -54,7 +56,7 @@ def rl(
       raise UserError('rl.looks: expected objects with numbers under told')
     if not all(isinstance(look.get(k), int) for k in ('update', 'chains')):
       raise UserError('rl.looks: expected whole numbers, update and chains')
-    if missing := COLUMNS.keys() - metrics.keys():
+    if missing := COLUMNS.keys() - metrics.keys() - MAY_LACK:
       raise UserError(f'rl.looks.told: {min(missing)!r} is missing')
   if not isinstance(section.get('has_prm'), bool):
     raise UserError('rl.has_prm: expected true or false')
@@ -89,15 +91,20 @@ def rl(
         f'{look["chains"]:,}',
         look['hacked'],
         [
-          f'{100 * look["told"][name]:.1f}'
-          if percent
-          else f'{look["told"][name]:.3g}'
+          _cell(look['told'], name, percent)
           for name, (_, percent) in columns.items()
         ],
       )
       for look in shown
     ],
   }
+
+
+def _cell(metrics: Mapping[str, Any], name: str, percent: bool) -> str:
+  """Writes one metric of a look."""
+  if name not in metrics:
+    return 'none'
+  return f'{100 * metrics[name]:.1f}' if percent else f'{metrics[name]:.3g}'
 
 
 def _alarm(alarm: Mapping[str, Any]) -> str:
@@ -118,13 +125,18 @@ def _figure(looks: list[Mapping[str, Any]], has_prm: bool) -> markupsafe.Markup:
     {
       'name': name,
       'style': style,
-      'points': [(look['chains'], look['told'][key]) for look in looks],
+      'points': [
+        (look['chains'], look['told'][key])
+        for look in looks
+        if key in look['told']
+      ],
     }
     for name, style, key in (
       ('verified accuracy', 'vote', 'accuracy'),
       ('lowest step score', 'prm', 'chain_score'),
     )
-    if has_prm or key not in PRM_METRICS
+    if (has_prm or key not in PRM_METRICS)
+    and any(key in look['told'] for look in looks)
   ]
   ends = ', '.join(
     f'{s["name"]} from {s["points"][0][1]:.3g} to {s["points"][-1][1]:.3g}'

@@ -60,47 +60,62 @@ def find_trivial(steps: Sequence[str]) -> list[bool]:
   ]
 
 
-def chain_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def chain_metrics(
+  episodes: Sequence[Episode], has_prm: bool
+) -> dict[str, float]:
   """Returns means over chains.
 
+  Args:
+    has_prm: whether a PRM scored them.
+
   Returns:
-    `accuracy`; `prm_score`, over all steps, and `chain_score`, over the lowest
-    of each chain; `steps`; `step_tokens`, tokens of a step; `repeated` and
-    `trivial`, shares of steps; `paid_by_trivial`, the share of chains more than
-    half of whose PRM scores are those of trivial steps; `unfinished` and
-    `without_steps`, shares of chains; `unscored`, the number of chains with
-    scores that are not finite.
+    `accuracy`; `steps`; `step_tokens`, tokens of a step; `repeated` and
+    `trivial`, shares of steps; `unfinished` and `without_steps`, shares of
+    chains; `unscored`, the number of chains with scores that are not finite;
+    and with a PRM those of `score_metrics`.
   """
   steps = [e.steps for e in episodes]
-  flat = np.concatenate([e.scores for e in episodes] or [[]])
-  finite = flat[np.isfinite(flat)]
   repeated = [mark for each in steps for mark in find_repeats(each)]
-  trivial = [find_trivial(each) for each in steps]
-  marks = [mark for each in trivial for mark in each]
-  paid = [
-    float(e.scores[np.array(mark)].sum() > 0.5 * e.scores.sum())
-    for e, mark in zip(episodes, trivial, strict=True)
-    if e.steps
-  ]
-  lowest = [e.scores.min() for e in episodes if e.steps]
+  trivial = [mark for each in steps for mark in find_trivial(each)]
   tokens = sum(len(e.sample.written.tokens) for e in episodes)
-  return {
+  metrics = {
     'accuracy': _mean([e.right for e in episodes]),
-    'prm_score': _mean(finite),
-    'chain_score': _mean([x for x in lowest if np.isfinite(x)]),
     'steps': _mean([len(each) for each in steps]),
-    'step_tokens': tokens / max(len(marks), 1),
+    'step_tokens': tokens / max(len(trivial), 1),
     'repeated': _mean(repeated),
-    'trivial': _mean(marks),
-    'paid_by_trivial': _mean(paid),
+    'trivial': _mean(trivial),
     'unfinished': _mean([not e.sample.completion.finished for e in episodes]),
     'without_steps': _mean([not each for each in steps]),
     'unscored': float(sum(not np.isfinite(e.scores).all() for e in episodes)),
   }
+  return metrics | (score_metrics(episodes) if has_prm else {})
+
+
+def score_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+  """Returns means over a PRM's scores; those of no score are left out.
+
+  Returns:
+    `prm_score`, over all steps, and `chain_score`, over the lowest of each
+    chain; `paid_by_trivial`, the share of chains more than half of whose scores
+    are those of trivial steps.
+  """
+  written = [e for e in episodes if e.steps]
+  flat = np.concatenate([e.scores for e in written] or [[]])
+  lowest = [e.scores.min() for e in written]
+  paid = [
+    e.scores[np.array(find_trivial(e.steps))].sum() > 0.5 * e.scores.sum()
+    for e in written
+  ]
+  means = {
+    'prm_score': flat[np.isfinite(flat)],
+    'chain_score': [x for x in lowest if np.isfinite(x)],
+    'paid_by_trivial': paid,
+  }
+  return {name: _mean(each) for name, each in means.items() if len(each)}
 
 
 def batch_metrics(
-  episodes: Sequence[Episode], batch: Experience, size: int
+  episodes: Sequence[Episode], batch: Experience, size: int, has_prm: bool
 ) -> dict[str, float]:
   """Returns `chain_metrics`, and the share of groups without any advantage.
 
@@ -109,7 +124,8 @@ def batch_metrics(
   term of the loss still does.
   """
   moved = (batch.advantages != 0).any(1).reshape(-1, size).any(1)
-  return chain_metrics(episodes) | {'idle_groups': float(1 - moved.mean())}
+  idle = {'idle_groups': float(1 - moved.mean())}
+  return chain_metrics(episodes, has_prm) | idle
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -119,7 +119,8 @@ class Watch:
       rated.rewards, rated.rows.step_mask, rated.rows.outcomes
     )
     paid = np.reshape(returns, per_problem).mean(1)
-    metrics = diagnostics.chain_metrics(episodes) | rated.metrics
+    has_prm = self._rater.prm is not None
+    metrics = diagnostics.chain_metrics(episodes, has_prm) | rated.metrics
     metrics['paid'] = float(paid.mean())
     alarm = self._check_hacking(hacking.Look(update, right, score, paid))
     when = f'update {update}'
@@ -131,7 +132,7 @@ class Watch:
         'paid': paid.tolist(),
         'told': metrics,
         'alarm': alarm,
-        'chains': some_records(episodes, when, self._rater.prm is not None),
+        'chains': some_records(episodes, when, has_prm),
       }
     )
     if alarm['hacked']:

@@ -290,7 +290,9 @@ def improve(
       last = update == config.updates
       episodes = fresh.rated.episodes
       metrics |= fresh.rated.metrics | {'staleness': fresh.staleness}
-      metrics |= diagnostics.batch_metrics(episodes, batch, config.samples)
+      metrics |= diagnostics.batch_metrics(
+        episodes, batch, config.samples, tools.rater.prm is not None
+      )
       metrics['chains'] = update * config.chains
       metrics |= _speed(fresh, clock, lent)
       lent = 0.0

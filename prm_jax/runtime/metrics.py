@@ -330,7 +330,8 @@ class Progress(LiveLine):
   `Console.every`.
 
   Args:
-    shown_metrics: names of the metrics in the line.
+    shown_metrics: names of the metrics in the line; it leaves out those that a
+      step does not have.
 
   Attributes:
     last_step: the step of the last line.
@@ -365,7 +366,9 @@ class Progress(LiveLine):
     """Prints a line with these values."""
     self.last_step = step
     left = time_left(step - self._start, self._total - step, self.seconds)
-    metrics = '  '.join(f'{name} {values[name]:.4f}' for name in self._metrics)
+    metrics = '  '.join(
+      f'{name} {values[name]:.4f}' for name in self._metrics if name in values
+    )
     speed = f'{values["tokens_per_second"]:,.0f} tokens/s'
     if (ratio := values.get('tokens_per_unique_token', 1.0)) > 1.0:
       unique = values['unique_tokens_per_second']

@@ -67,6 +67,19 @@ def test_a_run_without_a_prm_shows_no_prm_metrics():
   assert 'lowest step score' not in found['figure']
 
 
+@pytest.mark.parametrize('lost', [{1}, {0, 1, 2}])
+def test_looks_whose_chains_have_no_score_say_so(lost):
+  looks = copy.deepcopy(RESULTS['rl']['looks'])
+  for number in lost:
+    del looks[number]['told']['chain_score']
+  section = RESULTS['rl'] | {'looks': looks}
+  found = rl_section.rl(section, RESULTS['sampling'])
+  at = found['columns'].index('lowest step score')
+  cells = [row[2][at] for row in found['rows']]
+  assert {i for i, cell in enumerate(cells) if cell == 'none'} == lost
+  assert ('from 0.4 to 0.8' in found['figure']) == (len(lost) == 1)
+
+
 def test_a_long_run_shows_some_looks_and_the_last():
   section = RESULTS['rl'] | {'looks': [look(k, 0.5, 0.5) for k in range(100)]}
   rows = rl_section.rl(section, RESULTS['sampling'])['rows']

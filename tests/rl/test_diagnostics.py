@@ -42,7 +42,7 @@ def episodes():
 
 
 def test_chain_metrics_by_hand(episodes):
-  metrics = diagnostics.chain_metrics(episodes)
+  metrics = diagnostics.chain_metrics(episodes, has_prm=True)
   assert metrics['accuracy'] == 1 / 4
   assert metrics['prm_score'] == pytest.approx((0.4 + 0.8 + 0.8 + 1.0) / 6)
   assert metrics['chain_score'] == pytest.approx((0.4 + 0.4 + 0.1) / 3)
@@ -57,12 +57,24 @@ def test_chain_metrics_by_hand(episodes):
 
 def test_chains_with_broken_scores_are_counted(episodes):
   broken = episodes[0]._replace(scores=np.array([np.nan, 0.5]))
-  metrics = diagnostics.chain_metrics([broken, *episodes[1:]])
+  metrics = diagnostics.chain_metrics([broken, *episodes[1:]], has_prm=True)
   assert metrics['unscored'] == 1 and np.isfinite(list(metrics.values())).all()
 
 
 def test_no_chains_are_no_error():
-  assert diagnostics.chain_metrics([])['accuracy'] == 0
+  assert diagnostics.chain_metrics([], has_prm=True)['accuracy'] == 0
+
+
+def test_without_scores_there_is_no_mean_of_them(episodes):
+  names = {'prm_score', 'chain_score', 'paid_by_trivial'}
+  with_prm, without = (
+    diagnostics.chain_metrics(episodes, has_prm) for has_prm in (True, False)
+  )
+  assert with_prm.keys() - without.keys() == names
+  lost = [e._replace(scores=np.nan * e.scores) for e in episodes]
+  metrics = diagnostics.chain_metrics(lost, has_prm=True)
+  assert metrics.keys() & names == {'paid_by_trivial'}
+  assert metrics['unscored'] == 3  # one has no step
 
 
 def test_broken_scores_are_not_in_the_report(episodes):

@@ -57,7 +57,7 @@ def without_chains(monkeypatch):
   monkeypatch.setattr(loop, 'Batches', NoChains)
   monkeypatch.setattr(loop, '_speed', lambda *_: {'tokens_per_second': 1.0})
   monkeypatch.setattr(loop, '_is_unscored', lambda _: False)
-  metrics = {'accuracy': 0.0, 'prm_score': 0.0, 'steps': 0.0}
+  metrics = {'accuracy': 0.0, 'steps': 0.0}
   monkeypatch.setattr(loop.diagnostics, 'batch_metrics', lambda *_: metrics)
 
 
