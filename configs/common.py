@@ -123,7 +123,8 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
   Args:
     kind: a key of LENGTHS.
   """
-  config.name += f' on {kind}'
+  name, comma, more = config.name.partition(',')
+  config.name = f'{name.partition(" on ")[0]} on {kind}{comma}{more}'
   if 'problems' in config:
     config.problems.kind = kind
     return

@@ -117,7 +117,8 @@ def base() -> ml_collections.ConfigDict:
 
 
 def orm(config: ml_collections.ConfigDict) -> None:
-  config.update(name='ORM on modular arithmetic', orm_baseline=False)
+  name = config.name.replace('PRM', 'ORM', 1)
+  config.update(name=name, orm_baseline=False)
   config.targets.supervision = 'outcome'
 
 

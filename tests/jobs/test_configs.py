@@ -491,6 +491,24 @@ def test_small_shortens_what_it_names(name, variants):
   assert short[section].test_problems < whole[section].test_problems
 
 
+@pytest.mark.parametrize(
+  ('name', 'variants', 'title'),
+  [
+    ('prm_math', 'orm', 'ORM on modular arithmetic'),
+    ('prm_math', 'logic', 'PRM on logic'),
+    ('prm_math', 'logic,orm', 'ORM on logic'),
+    ('prm_math', 'from_run,code', 'PRM on code, from a run'),
+    ('prm_math', 'words,orm', 'Byte-level ORM on word problems'),
+    ('prm_math', 'smollm2,orm', 'ORM from smollm2 on human step labels'),
+    ('policy_math', 'smollm2,logic', 'Policy from smollm2 on logic'),
+    ('evaluate_math', 'logic', 'Evaluation on logic'),
+  ],
+)
+def test_a_title_says_on_what_a_job_works(name, variants, title):
+  get_config = runpy.run_path(f'{ROOT}/configs/{name}.py')['get_config']
+  assert get_config(variants).name == title
+
+
 def test_a_labelling_job_has_the_name_of_what_it_does():
   path = f'{ROOT}/configs/label_math.py'
   get_config = runpy.run_path(path)['get_config']
