@@ -76,7 +76,8 @@ class AdvantageConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
-    if self.process == 'to_go' and self.baseline != 'group':
+    groups = self.estimator != 'gae'  # which reads neither
+    if groups and self.process == 'to_go' and self.baseline != 'group':
       checks.fail(
         'baseline',
         self.baseline,

@@ -69,6 +69,15 @@ class RlLoopConfig:
           f'expected a divisor of problems x samples = {self.chains} chains',
         )
       )
+    if self.kl_stop and self.epochs * self.minibatches == 1:
+      faults.append(
+        checks.Fault(
+          'kl_stop',
+          self.kl_stop,
+          'with one step on each batch there is none to leave out; expected 0, '
+          'or more epochs or minibatches',
+        )
+      )
     if faults:
       raise checks.Faults(faults)
 

@@ -146,6 +146,28 @@ REFUSED = [
     {'advantage.discount': 0.9},
     "advantage.discount=0.9: with reward.form='potential' .* expected 1",
   ),
+  # Values that nothing reads.
+  *(
+    (
+      variants,
+      {f'advantage.{name}': value},
+      f"advantage.{name}=.*: advantage.estimator='{estimator}' does not read ",
+    )
+    for variants, estimator, name, value in (
+      ('ppo', 'gae', 'process', 'to_go'),
+      ('ppo', 'gae', 'process', 'chain'),
+      ('ppo', 'gae', 'baseline', 'group'),
+      ('grpo', 'grpo', 'discount', 0.9),
+      ('rloo', 'rloo', 'trace', 1.0),
+    )
+  ),
+  ('outcome', {'alarm.stop': True}, "alarm.stop=True: prm.kind='none' raises"),
+  ('grpo', {'test.path': 'a'}, "test.path='a': .* has .* test problems of its"),
+  (
+    'grpo',
+    {'train.kl_stop': 0.1},
+    'train.kl_stop=0.1: with one step on each batch there is none to leave',
+  ),
   ('prime', {'prm.online.on': False}, 'prm.online.on=False: a PRM that stays'),
   ('prime', {'reward.form': 'delta'}, "reward.form='delta': takes probabilit"),
   ('prime', {'reward.centre': 0.5}, 'reward.centre=0.5: .* expected 0.0'),

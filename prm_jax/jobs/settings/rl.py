@@ -206,15 +206,7 @@ class RlSettings(JobSettings):
     if self.prm.kind == 'exact':
       check_arithmetic('prm.kind', 'exact', self.problems)
     faults = [*self._reward_faults(), *self._credit_faults()]
-    if self.held_out.path and self.problems.kind != 'file':
-      faults.append(
-        Fault(
-          'held_out.path',
-          self.held_out.path,
-          f'problems.kind={self.problems.kind!r} has held-out problems of its '
-          "own; expected ''",
-        )
-      )
+    faults += self._unread_faults()
     if self.has_implicit_prm:
       faults += self._implicit_faults()
     if self.evaluation.ns[-1] > self.test.samples:
@@ -316,6 +308,38 @@ class RlSettings(JobSettings):
         "others of its problem; expected >= 2, or advantage.estimator='gae'",
       )
 
+  def _unread_faults(self) -> Iterator[Fault]:
+    """Yields settings that would change nothing."""
+    estimator, kind = self.advantage.estimator, self.problems.kind
+    of_gae, of_groups = ('discount', 'trace'), ('process', 'baseline')
+    for name in of_groups if estimator == 'gae' else of_gae:
+      value = getattr(self.advantage, name)
+      default = getattr(AdvantageConfig, name)
+      if value != default:
+        yield Fault(
+          f'advantage.{name}',
+          value,
+          f'advantage.estimator={estimator!r} does not read it; expected '
+          f'{default!r}',
+        )
+    if self.alarm.stop and self.prm.kind == 'none':
+      yield Fault(
+        'alarm.stop',
+        True,
+        "prm.kind='none' raises no alarm; expected False, or a PRM",
+      )
+    for name, path, default in (
+      ('held_out.path', self.held_out.path, HeldOutConfig.path),
+      ('test.path', self.test.path, FinalTestConfig.path),
+    ):
+      if kind != 'file' and path != default:
+        yield Fault(
+          name,
+          path,
+          f'problems.kind={kind!r} has held-out problems and test problems of '
+          f'its own; expected {default!r}',
+        )
+
   def _keep_faults(self) -> Iterator[Fault]:
     """Yields faults of a filter of chains."""
     keep, samples = self.advantage.keep, self.train.samples
@@ -327,7 +351,7 @@ class RlSettings(JobSettings):
       yield Fault(
         'advantage.keep',
         keep,
-        f'leaves 1 of train.samples={samples}; expected 2 or more to compare',
+        f'leaves 1 of train.samples={samples}; expected 2 or more',
       )
     elif self.advantage.kept_of(samples) == samples:
       yield Fault(
