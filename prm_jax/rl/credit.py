@@ -48,7 +48,8 @@ class AdvantageConfig:
       'return': the step's tokens, by the sum of the rewards from this step on,
       minus the mean of these sums at the same position in the group (in rloo,
       in its other chains). A chain that has ended counts as 0, so chains of
-      equal sums are equally good.
+      equal sums are equally good. One without any step has the sum 0, which is
+      better than that of bad steps.
       'to_go': the step's tokens, by the sum over this and all later steps of
       reward minus the mean over the group's steps (Shao et al., 2024), so the
       number of steps matters.
