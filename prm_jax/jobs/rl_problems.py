@@ -76,7 +76,7 @@ def _check_apart(
   if met := [problem.id for problem in others if problem.text in known]:
     raise UserError(
       f'{len(met)} problems of {names} are {how}, such as {met[0][:60]!r}; '
-      'name other files'
+      'name other files in problems.path, held_out.path or test.path'
     )
 
 

@@ -345,7 +345,8 @@ def _check_scored(unscored: int, rater: Rater, config: RlLoopConfig) -> None:
     raise UserError(
       f'{rater.prm.name} scored none of the chains of the last {unscored} '
       'updates: it is broken, or does not read what the policy writes; score a '
-      'chain with it (prm_jax.load), or name another in config.prm'
+      'chain with it (prm_jax.load, or a request to its server), or name '
+      'another in config.prm'
     )
 
 

@@ -41,7 +41,8 @@ class OptimConfig:
     lr: peak learning rate. With both optimizers it is how far a typical element
       moves in a step; Adafactor's own schedule and its steps relative to a
       parameter's size are not used.
-    warmup: steps of linear warmup to the peak.
+    warmup: steps of linear warmup to the peak. A run of no more steps than
+      these is all warmup, and no `schedule` follows.
     schedule: what follows: 'constant', or 'linear' or 'cosine' down to 0.
     b1, b2: decay rates of adamw's moments.
     weight_decay: decay of matrices per step, multiplied by the learning rate.
