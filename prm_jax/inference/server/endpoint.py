@@ -44,6 +44,8 @@ _PEEK = 2
 # Most likely tokens that are asked for; OpenAI's APIs tell no more.
 _LIKELY, _LIKELY_CHAT = 5, 20
 # The coroutine of one completion: it yields calls until it is done.
+# Settings of servers that change from which tokens one is drawn.
+_DRAWING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p')
 _Writing = Generator[Call, Answer | None, Completion | None]
 
 
@@ -237,13 +239,18 @@ class Endpoint:
     chat = self._config.api == 'chat'
     asked = {'logprobs': True, 'top_logprobs': _LIKELY_CHAT}
     asked = asked if chat else {'logprobs': _LIKELY}
+    # Some servers tell log-probabilities as these change them.
+    extra = {k: v for k, v in self._config.extra.items() if k not in _DRAWING}
+    plain = dataclasses.replace(
+      self._config, temperature=1.0, top_p=1.0, extra=extra
+    )
     calls = []
     for choice in choices:
       shared = choice.options[0][: shared_start(choice.options)]
       request = Request(choice.problem, choice.steps, '', 1)
       opening = self._opening(request, (choice.lead + shared).rstrip())
       opening |= asked | {self._limit: 1}
-      calls.append(self._call(opening, f'choice/{choice}', 0, 0))
+      calls.append(self._call(opening, f'choice/{choice}', 0, 0, plain))
     return [
       Chosen(
         _option_logprobs(choice.options, answer.likely) if answer else (),
@@ -255,9 +262,14 @@ class Endpoint:
     ]
 
   def _call(
-    self, opening: dict[str, Any], key: str, sample: int, most: int
+    self,
+    opening: dict[str, Any],
+    key: str,
+    sample: int,
+    most: int,
+    config: EndpointConfig | None = None,
   ) -> Call:
-    config = self._config
+    config = config or self._config
     body = {
       'model': config.model,
       'temperature': config.temperature,

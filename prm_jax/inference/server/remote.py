@@ -88,9 +88,10 @@ class Server:
     self._log.add(usage)
     sent = self._fetch([distinct[name] for name in missing])
     had.update(zip(missing, sent, strict=True))
+    asked = set(missing)
     # The first of equal calls was counted when it was sent.
     for name, count in (Counter(digests) - Counter(distinct.keys())).items():
-      if name in missing:
+      if name in asked:
         if isinstance(reason := had[name], str):
           self._log.add(Usage(failed={reason: count}))
         else:

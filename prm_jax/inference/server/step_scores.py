@@ -44,6 +44,7 @@ NAN = 422  # our server's status for a chain whose scores are not finite
 # After so many refusals in a row a chain that was scored before shows whether
 # all are refused; without such a chain a short one does.
 REFUSED = 8
+ROUNDING = 1e-2  # of two probabilities in bfloat16, whose sum is 1
 SHORT = Scoring('What is 1 + 1?', ('1 + 1 = 2',))
 
 
@@ -354,8 +355,23 @@ class RemotePrm:
         pass
       case _:
         raise self._malformed(reply)
-    scores = [row[-1] if isinstance(row, list) and row else row for row in rows]
+    scores = [self._of_right(row) for row in rows]
     return ScoredSteps(self._numbers(scores, request), believed_count(tokens))
+
+  def _of_right(self, row: Any) -> Any:
+    """Returns the second of two probabilities, or a number as it is.
+
+    A server that does not apply softmax sends logits, which may look like
+    probabilities one by one.
+    """
+    match row:
+      case [int() | float() as wrong, int() | float() as right] if (
+        abs(wrong + right - 1) < ROUNDING
+      ):
+        return right
+      case list():
+        raise self._malformed(row)
+    return row
 
   def _numbers(self, scores: Any, request: Scoring) -> tuple[float, ...]:
     """Returns the scores; raises UserError unless each step has one."""

@@ -19,7 +19,9 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import NOT_FINITE
 
 HUB = 'hf://'
-# Neither pickles nor the same weights in formats of other libraries.
+# Neither pickles nor the same weights in formats of other libraries, of which
+# Mistral's and those in folders are safetensors, too.
+UNWANTED = ('consolidated*', '*/*')
 WANTED = ('*.json', '*.safetensors', '*.jinja', 'tokenizer*', 'merges.txt')
 INDEX = 'model.safetensors.index.json'
 SINGLE = 'model.safetensors'
@@ -50,7 +52,10 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
   try:
     return pathlib.Path(
       huggingface_hub.snapshot_download(
-        name, revision=revision or None, allow_patterns=list(WANTED)
+        name,
+        revision=revision or None,
+        allow_patterns=list(WANTED),
+        ignore_patterns=list(UNWANTED),
       )
     )
   except Exception as error:

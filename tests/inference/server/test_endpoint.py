@@ -150,6 +150,23 @@ def test_likely_words_become_options(server, api, tokens, logprobs, tmp_path):
     assert body['prompt'].endswith('so it is\nIs it ?')
 
 
+def test_options_are_asked_for_at_temperature_1(server):
+  """Some servers tell log-probabilities after what changes the draw."""
+  server.fault = lambda body, before: with_likely('chat', [(' yes', -1.0)])
+  config = config_for(
+    server,
+    continues=True,
+    temperature=0.3,
+    top_p=0.5,
+    extra={'top_k': 20, 'min_p': 0.1, 'priority': 3},
+  )
+  Endpoint(config).choose([CHOICE])
+  [body] = server.asked
+  assert body['temperature'] == 1.0
+  assert not {'top_p', 'top_k', 'min_p'} & body.keys()
+  assert body['priority'] == 3
+
+
 def test_what_options_share_is_sent(server):
   """Of a box, a server's next token is the word within it."""
   server.fault = lambda body, before: with_likely(

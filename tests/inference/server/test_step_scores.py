@@ -80,6 +80,34 @@ def test_vllm_is_asked_for_one_conversation_at_a_time(server):
   assert roles == ['system', 'user', 'assistant']
 
 
+@pytest.mark.parametrize(
+  ('rows', 'scores'),
+  [
+    ([[0.25, 0.75], [0.9, 0.1]], (0.75, 0.1)),
+    ([[0.2508, 0.7461], [1, 0]], (0.7461, 0.0)),  # bfloat16
+    ([0.75, 0.1], (0.75, 0.1)),
+    # Logits, of which the second of each may be read as a probability.
+    ([[-1.9, 0.31], [2.2, 0.9]], None),
+    ([[0.25, 0.75], [0.9]], None),
+    ([[0.25, 0.75], [0.1, 0.2, 0.7]], None),
+    ([[0.25, 0.75], [True, False]], None),
+  ],
+)
+def test_a_row_of_vllm_holds_two_probabilities(server, rows, scores):
+  server.fault = lambda body, _: {
+    'data': [{'data': rows}],
+    'usage': {'prompt_tokens': 7},
+  }
+  scorer = prm(server, api='pooling')
+  asked = [Scoring('p', ('1', '2'))]
+  if scores:
+    [[found]] = scorer.score(asked)
+    assert found.scores == scores
+  else:
+    with pytest.raises(UserError, match='expected a probability for each'):
+      scorer.score(asked)
+
+
 def test_a_separator_in_a_text_spoils_that_chain_alone(server):
   """The server would score other steps than there are."""
   server.fault = lambda body, _: pooling_reply(body)

@@ -7,11 +7,14 @@ import struct
 import numpy as np
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.numpy import save_file
 
 from prm_jax.models.hub.safetensors_files import (
   INDEX,
   SINGLE,
+  UNWANTED,
+  WANTED,
   TensorFiles,
   resolve,
 )
@@ -197,3 +200,21 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
   files = TensorFiles(tmp_path)
   with pytest.raises(UserError, match=r"'v_head' of shape \[0, 3\] holds no"):
     files.read('v_head')
+
+
+def test_weights_are_downloaded_once():
+  """Some repositories have them in formats of other libraries, too."""
+  read = [
+    *('config.json', 'model.safetensors.index.json', 'tokenizer.model'),
+    'model-00001-of-00002.safetensors',
+  ]
+  others = [
+    *('consolidated.safetensors', 'consolidated.00.pth', 'pytorch_model.bin'),
+    *('adapter/adapter_model.safetensors', 'original/params.json'),
+  ]
+  kept = filter_repo_objects(
+    [*read, *others],
+    allow_patterns=list(WANTED),
+    ignore_patterns=list(UNWANTED),
+  )
+  assert list(kept) == read
