@@ -34,7 +34,7 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
   'outcome + PRM': ('grpo', ()),
 }
-RATE = 5e-4
+RATE = 2e-4
 # Kind of run -> what the first policy and the PRM learn from, updates of RL.
 SIZES = {
   'whole': (Size(updates=120, problems=256, chains=1000), 24),
@@ -43,7 +43,8 @@ SIZES = {
 }
 EVALUATE_EVERY = 6
 LEVELS = (0.2, 0.3, 0.4)  # accuracies whose chains are counted
-TRAIN_PROBLEMS = 2048
+# Most are new to the policy: it remembers those that it imitated.
+TRAIN_PROBLEMS = 16_384
 
 
 def learn(
@@ -59,7 +60,7 @@ def learn(
     flags += (f'--config.prm.path={prm}',)
   return story.run(
     f'rl_math.py:{variant},words',
-    f'rl/{slug(arm)}_seed_{seed}',
+    f'rl/{slug(arm)}_{RATE:g}_seed_{seed}',
     f'--config.policy.workdir={story.policy()}',
     # Other numbers of problems are other orders; the held-out ones stay.
     f'--config.problems.train_problems={TRAIN_PROBLEMS - seed}',
