@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from prm_jax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from prm_jax.inference.loading import (
   best_step,
+  is_run,
   open_checkpoint,
   read_description,
 )
@@ -138,8 +139,8 @@ def export(
   paths.check_local(to, 'an exported model')
   # Resolved first, because saving replaces the folder, even if it is `.`.
   folder = pathlib.Path(to).resolve()
-  is_run = not source.startswith(HUB) and _is_run(paths.open_path(source))
-  if is_run:
+  from_run = not source.startswith(HUB) and is_run(paths.open_path(source))
+  if from_run:
     model = _open_run(source, layout, step)
   else:
     model = _open_base(source, layout, step, dtype)
@@ -150,7 +151,7 @@ def export(
     dtype=dtype,
     bos=ids.get('bos_token_id'),
     eos=ids.get('eos_token_id'),
-    beside=_beside(source if is_run else '', model, layout, to, repository),
+    beside=_beside(source if from_run else '', model, layout, to, repository),
   )
   with tempfile.TemporaryDirectory() as made:
     tokenizer = model.folder
@@ -279,11 +280,6 @@ def _open_base(
     folder=base.folder,
     token_ids=base.token_ids,
   )
-
-
-def _is_run(folder: paths.Path) -> bool:
-  with paths.as_user_errors(folder):
-    return (folder / 'model.json').is_file()
 
 
 def main(argv: Sequence[str]) -> None:

@@ -155,7 +155,7 @@ def read_prm(path: str, implicit: bool = False) -> ModelDescription:
     UserError: there is none at this path.
   """
   folder = paths.open_path(path)
-  if not (folder / 'model.json').is_file():
+  if not loading.is_run(folder):
     raise UserError(
       f'config.prm.path={path!r}: has no model.json of a training run. A '
       "published PRM is not read here; set it to '' for one as large as the "

@@ -146,6 +146,12 @@ def write_description(
   )
 
 
+def is_run(folder: paths.Path) -> bool:
+  """Says whether a folder is the workdir of a training run."""
+  with paths.as_user_errors(folder):
+    return (folder / 'model.json').is_file()
+
+
 def read_description(workdir: paths.Path) -> ModelDescription:
   """Reads what write_description wrote.
 
@@ -289,9 +295,7 @@ def load(
     _check_no_step(path, step)
     return published()
   workdir = paths.open_path(path)
-  with paths.as_user_errors(workdir):
-    is_run = (workdir / 'model.json').is_file()
-  if not is_run:
+  if not is_run(workdir):
     if not (workdir / 'config.json').is_file():
       raise UserError(
         f'{workdir} holds neither the model.json of a training run nor the '
@@ -353,9 +357,7 @@ def load_policy(
     UserError: there is no policy at this path, or its checkpoint is damaged.
   """
   workdir = paths.open_path(path)
-  with paths.as_user_errors(workdir):
-    is_run = (workdir / 'model.json').is_file()
-  if not is_run:
+  if not is_run(workdir):
     raise UserError(
       f'{workdir} holds no model.json of a training run; name the workdir of a '
       'policy, as configs/policy_math.py trains one'

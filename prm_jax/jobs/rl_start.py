@@ -72,7 +72,7 @@ def open_start(name: str, settings: RlSettings) -> Start:
       'expected the --workdir of a trained policy (configs/policy_math.py)',
     )
   folder = paths.open_path(name)
-  if not (folder / 'model.json').is_file():
+  if not loading.is_run(folder):
     raise UserError(
       f'{folder} holds no model.json of a training run; name the workdir of a '
       'policy, as configs/policy_math.py trains one'

@@ -92,8 +92,7 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
       f'which is {jax.device_count()}'
     )
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': given.model})
-  own = not path.startswith(HUB)
-  is_run = own and (paths.open_path(path) / 'model.json').is_file()
+  is_run = not path.startswith(HUB) and loading.is_run(paths.open_path(path))
   if is_run and (style := learned_style(path)):
     return open_critic(name, path, style, given.critiques, given.dtype, mesh)
   scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)

@@ -6,11 +6,14 @@ and goes on there ends as the same run on disk does.
 """
 
 import dataclasses
+import functools
+import http.server
 import io
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -18,16 +21,21 @@ import pytest
 
 import prm_jax
 from prm_jax import export
+from prm_jax.aot.programs import read_prm
 from prm_jax.data.datasets import data_root, load_dataset
 from prm_jax.data.readers import read_chains
+from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings import read_settings
 from prm_jax.report import write_report
 from prm_jax.runtime import metrics, paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
+from prm_jax.serve.__main__ import open_prm
+from prm_jax.serve.flags import make_parser
 from prm_jax.training.loop import _check_finite
 from tests.shared import command_line, files_job
 from tests.shared.command_line import LONG, TINY, run_all, start, the_error
+from tests.shared.configs import settings
 from tests.shared.several_processes import process_flags, wait_for_all
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
@@ -278,6 +286,36 @@ def test_what_else_is_refused(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'gcsfs', None)  # as if not installed
   with pytest.raises(UserError, match='gs:// is read with gcsfs: pip install'):
     data_root(f'{BUCKET}/data')
+
+
+class Forbidding(http.server.BaseHTTPRequestHandler):
+  """Answers as Cloud Storage does to an account without a role."""
+
+  def do_GET(self):
+    self.send_response(403)
+    self.send_header('Content-Length', '0')
+    self.end_headers()
+
+  def log_message(self, *_):
+    pass
+
+
+def test_a_model_that_the_account_may_not_read_is_one_line(monkeypatch):
+  path = f'{BUCKET}/run'
+  given = make_parser().parse_args(['--prm', f'prm={path}'])
+  with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Forbidding) as server:
+    url = f'http://127.0.0.1:{server.server_port}'
+    monkeypatch.setenv('STORAGE_EMULATOR_HOST', url)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for open_it in (
+      prm_jax.load,
+      functools.partial(open_prm, 'prm', given=given),
+      read_prm,
+      functools.partial(open_start, settings=settings('rl_math')),
+    ):
+      with pytest.raises(UserError, match=f'{path}: .* may read and write'):
+        open_it(path)
+    server.shutdown()
 
 
 @pytest.mark.parametrize('status', [401, 403, 500])
