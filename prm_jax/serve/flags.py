@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import pathlib
 
 from prm_jax.inference.published import STYLES
@@ -18,13 +19,21 @@ Address = tuple[str, str]  # name, path
 
 
 def address(text: str) -> Address:
-  """Reads NAME=PATH or PATH; the name is owner/name then, or the last part."""
+  """Reads NAME=PATH or PATH; the name is owner/name then, or the last part.
+
+  A path may have = in it where it begins as no name does, or exists.
+  """
   name, equals, path = text.partition('=')
-  if equals and not pathlib.Path(text).exists():
-    return name, path
-  if text.startswith(HUB):
-    return text.removeprefix(HUB), text
-  return pathlib.PurePath(text).name or text, text
+  begins_a_path = name.startswith(('/', '.', '~')) or '://' in name
+  if not equals or begins_a_path or os.path.exists(text):
+    name, path = pathlib.PurePath(text).name or text, text
+    if text.startswith(HUB):
+      name = text.removeprefix(HUB)
+  if not name or not path:
+    raise argparse.ArgumentTypeError(
+      f'{text!r} lacks a name or a path; expected PATH or NAME=PATH'
+    )
+  return name, path
 
 
 def port(text: str) -> int:

@@ -460,6 +460,39 @@ def test_a_wrong_flag_is_refused(flag, value, capsys):
   assert f'argument {flag}: invalid ' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+  ('text', 'address'),
+  [
+    ('runs/prm', ('prm', 'runs/prm')),
+    ('sound=runs/prm', ('sound', 'runs/prm')),
+    ('hf://owner/name', ('owner/name', 'hf://owner/name')),
+    ('owner/name=gs://b/rate=1', ('owner/name', 'gs://b/rate=1')),
+    ('gs://b/rate=1', ('rate=1', 'gs://b/rate=1')),
+    ('~/rate=1/prm', ('prm', '~/rate=1/prm')),
+    ('/nowhere/rate=1', ('rate=1', '/nowhere/rate=1')),
+    ('n' * 256 + '=runs/prm', ('n' * 256, 'runs/prm')),
+  ],
+)
+def test_name_and_path_of_a_prm(text, address):
+  given = make_parser().parse_args(['--prm', text])
+  assert given.prms == [address]
+
+
+def test_a_path_that_exists_may_have_an_equals_sign(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'rate=1').mkdir()
+  given = make_parser().parse_args(['--prm', 'rate=1'])
+  assert given.prms == [('rate=1', 'rate=1')]
+
+
+@pytest.mark.parametrize('text', ['', '=/tmp', 'sound='])
+def test_a_prm_without_a_name_or_a_path_is_refused(text, capsys):
+  with pytest.raises(SystemExit) as error:
+    make_parser().parse_args([f'--prm={text}'])
+  assert error.value.code == 2
+  assert 'lacks a name or a path' in capsys.readouterr().err
+
+
 def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
   with pytest.raises(UserError, match='is not text in UTF-8'):
     read_keys(sys.executable)
