@@ -32,18 +32,27 @@ PACKAGES = (
 
 def git_commit() -> str | None:
   """Returns the commit of the checkout, with '+' if it was changed since."""
-  here = pathlib.Path(__file__).parent
+  here = pathlib.Path(__file__)
   try:
-    answer = subprocess.run(
-      ['git', 'describe', '--always', '--dirty=+', '--abbrev=12'],
-      cwd=here,
-      capture_output=True,
-      text=True,
-      check=True,
-      timeout=10,
+    # Installed into a folder of another repository, it would name that one's.
+    _git('ls-files', '--error-unmatch', here.name, folder=here.parent)
+    return _git(
+      *('describe', '--always', '--dirty=+', '--abbrev=12'), folder=here.parent
     )
   except (OSError, subprocess.SubprocessError):
     return None  # installed without a checkout, or without git
+
+
+def _git(*arguments: str, folder: pathlib.Path) -> str:
+  """Returns what git prints; raises CalledProcessError where it fails."""
+  answer = subprocess.run(
+    ['git', *arguments],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=10,
+  )
   return answer.stdout.strip()
 
 

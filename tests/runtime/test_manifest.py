@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -46,3 +47,23 @@ def test_git_commit_is_this_checkout():
     # A tag may stand before the commit: v0.1-3-gabcdef.
     short = commit.rpartition('-g')[2][:12]
     assert len(short) >= 7 and head.stdout.startswith(short)
+
+
+def test_the_commit_of_another_repository_is_not_named(tmp_path, monkeypatch):
+  """The package may be installed in a folder of its user's own repository."""
+  installed = tmp_path / '.venv' / 'manifest.py'
+  installed.parent.mkdir()
+  shutil.copy(manifest.__file__, installed)
+  (tmp_path / '.gitignore').write_text('.venv')
+  author = ('-c', 'user.name=a', '-c', 'user.email=a@example.com')
+  for command in (
+    ('init',),
+    ('add', '.gitignore'),
+    (*author, 'commit', '--message=first'),
+  ):
+    subprocess.run(['git', *command], cwd=tmp_path, check=True)
+  monkeypatch.setattr(manifest, '__file__', str(installed))
+  assert manifest.git_commit() is None
+  # Unless the repository has the package in it.
+  subprocess.run(['git', 'add', '--force', installed], cwd=tmp_path, check=True)
+  assert manifest.git_commit().endswith('+')
