@@ -35,6 +35,14 @@ def turns(text: str) -> list[tuple[str, str]]:
   ]
 
 
+def behind_turns(text: str) -> str:
+  """Returns the text after the end of the last turn."""
+  end = 0
+  for match in TURN.finditer(text):
+    end = match.end()
+  return text[end:]
+
+
 def trimmed(text: str) -> str:
   """Returns a text without special tokens and blanks at its end."""
   end = len(text.rstrip())
@@ -143,6 +151,13 @@ class Reading(NamedTuple):
         400,
         f'{field}: nothing says where the answer begins; expected the turns of '
         f"ChatML or Llama 3, or {prm.name}'s separators",
+        field,
+      )
+    if not prompt and trimmed(behind_turns(text)):
+      raise Refused(
+        400,
+        f'{field}: text follows the end of the last turn and would get no '
+        'score; leave it out, or put it into the turn',
         field,
       )
     problem, answer = found

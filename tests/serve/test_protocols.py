@@ -277,6 +277,27 @@ def test_no_policy_hides_text_behind_the_last_separator(folder, prm, scorer):
   assert datum['probs'][-1] == -1
 
 
+@pytest.mark.parametrize(
+  'answered',
+  [
+    '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\nA<|im_end|>',
+    '<|start_header_id|>user<|end_header_id|>\n\nP<|eot_id|>'
+    '<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>',
+  ],
+)
+def test_no_policy_hides_text_behind_the_last_turn(answered, prm, scorer):
+  """A policy may write the end of a turn as any text."""
+  for end in ('', '\n', '\n<|endoftext|>\n'):
+    [datum] = ask(EMBEDDINGS, prm, {'input': answered + end})['data']
+    close(datum['embedding'], [scorer.score('P', ['A']).min()])
+  hidden = {'input': answered + '\nSo it is 5.'}
+  for protocol in (CLASSIFY, EMBEDDINGS):
+    with pytest.raises(Refused, match='text follows the end of the last turn'):
+      ask(protocol, prm, hidden)
+  with pytest.raises(Refused, match='text follows the end of the last turn'):
+    ask(GET_REWARD, prm, {'query': [hidden['input']]})
+
+
 def test_no_policy_passes_off_an_exchange_as_the_prompt(prm, scorer):
   """Where the prompt is sent apart, all that follows it is the answer."""
   problem, _ = CHAINS[0]
