@@ -4,6 +4,7 @@ Clients that score a whole answer send no separators. Their text is a policy's
 prompt and what it wrote, often with the special tokens of its chat template.
 """
 
+import functools
 import logging
 import re
 from collections.abc import Sequence
@@ -19,6 +20,11 @@ TURN = re.compile(
   r'|<\|start_header_id\|>(?P<llama>\w+)<\|end_header_id\|>\n\n'
   r'(?P<told>.*?)(?:<\|eot_id\|>|\Z)',
   re.DOTALL,
+)
+# Beginnings of turns that TURN does not find: Mistral's, Gemma's, DeepSeek's.
+OTHER_TURN = re.compile(
+  r'\[INST\]|<start_of_turn>|<[|\uff5c](?:user|im_start|start_\w+)[|\uff5c]>',
+  re.IGNORECASE,
 )
 LAST = re.compile(r'(?:<\|[a-z_]{1,40}\|>|</s>)\Z')
 LONGEST_LAST = 48  # characters that LAST may match
@@ -53,6 +59,16 @@ def trimmed(text: str) -> str:
   return text[:end]
 
 
+@functools.cache  # once, because all prompts of a client are alike
+def warn_of_unread_turns() -> None:
+  """Logs that a prompt of another chat template is read as it stands."""
+  logging.warning(
+    "a prompt has markers of turns, but no user's turn of ChatML or Llama 3: "
+    'all of it is read as the problem. Send the problem itself as the prompt, '
+    'and the same at the beginning of the text'
+  )
+
+
 def last_exchange(text: str, prompt: str = '') -> tuple[str, str] | None:
   """Returns the last problem of a conversation, and the answer after it.
 
@@ -65,6 +81,8 @@ def last_exchange(text: str, prompt: str = '') -> tuple[str, str] | None:
   if prompt and text.startswith(prompt):
     answer = trimmed(text.removeprefix(prompt))
     asked = [said for role, said in turns(prompt) if role == 'user']
+    if not asked and OTHER_TURN.search(prompt):
+      warn_of_unread_turns()
     return (asked[-1] if asked else prompt), answer
   said = turns(text)
   if len(said) < 2 or said[-1][0] != 'assistant' or said[-2][0] != 'user':

@@ -540,6 +540,30 @@ def test_conversations(text, prompt, found):
   assert texts.last_exchange(text, prompt) == found
 
 
+def test_a_prompt_of_an_unknown_template_is_warned_of_once(caplog):
+  """All of it is the problem, and a problem alone is right."""
+  texts.warn_of_unread_turns.cache_clear()
+  chatml = '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n'
+  for prompt in ('P', 'P [1] <b>', chatml):
+    assert texts.last_exchange(prompt + 'A', prompt) == (
+      'P' if prompt == chatml else prompt,
+      'A',
+    )
+  assert not caplog.records
+  for prompt in (
+    '[INST] P [/INST]',
+    '<bos><start_of_turn>user\nP<end_of_turn>\n<start_of_turn>model\n',
+    '<\uff5cUser\uff5c>P<\uff5cAssistant\uff5c>',
+    '<|user|>P<|end|><|assistant|>',
+  ):
+    texts.warn_of_unread_turns.cache_clear()
+    caplog.clear()
+    for _ in range(2):
+      assert texts.last_exchange(prompt + 'A', prompt) == (prompt, 'A')
+    [record] = caplog.records
+    assert 'all of it is read as the problem' in record.getMessage()
+
+
 def test_of_a_million_wrong_items_the_first_is_told():
   body = {'query': ['a'], 'prompts': [1] * 10**6}
   with pytest.raises(Refused, match=r'^prompts\[0\]: ') as refused:
