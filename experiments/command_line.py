@@ -40,13 +40,12 @@ LONG = (
   'prm_and_orm.run',  # judges the models of labelled_chains
   'reward_hacking.run',
   'rl_process_vs_outcome.run',
-  'rl_words.run',
   'test_time_compute.run',
   'test_time_compute.slips',
   'thinking_verifiers.run',
 )
-# Two seeds are shown of these, as one takes more than an hour.
-LONGEST = ('label_sources.soft',)
+# So many seeds are shown of these, as one takes more than an hour.
+LONGEST = {'label_sources.soft': 2, 'rl_words.run': 1}
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -135,7 +134,7 @@ def make_parser(
   if module in LONG:
     parser.set_defaults(seeds=FEWER_SEEDS)
   if module in LONGEST:
-    parser.set_defaults(seeds=FEWER_SEEDS[:2])
+    parser.set_defaults(seeds=FEWER_SEEDS[: LONGEST[module]])
   where = ' --workdir DIR' if '--workdir' in shared else ''
   parser.set_defaults(command=f'{parser.prog}{where}')
   return parser

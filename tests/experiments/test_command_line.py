@@ -51,7 +51,7 @@ FEWER = {
   'prm_and_orm.run': (1, 2, 3),
   'reward_hacking.run': (1, 2, 3),
   'rl_process_vs_outcome.run': (1, 2, 3),
-  'rl_words.run': (1, 2, 3),
+  'rl_words.run': (1,),
   'test_time_compute.run': (1, 2, 3),
   'test_time_compute.slips': (1, 2, 3),
   'thinking_verifiers.run': (1, 2, 3),
