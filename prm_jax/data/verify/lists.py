@@ -54,7 +54,7 @@ def _strip_brackets(text: str) -> tuple[str, str]:
 
 
 def _split_without_brackets(text: str) -> tuple[str, list[str]]:
-  """Returns the kind of a list, which is no pair of brackets, and its items."""
+  """Returns the kind of a list without brackets, and its items."""
   if _TWO_UNITS.fullmatch(text):
     return 'amount', re.split(r'(?<=[a-z]) (?=\d)', text)
   text = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', text)
