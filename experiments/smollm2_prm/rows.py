@@ -4,6 +4,7 @@ features that a job with `frozen.heads` kept -> likelihoods, heads -> Scores
 step_scores.jsonl of a training run -> Scores
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,13 @@ import numpy as np
 from experiments.smollm2_prm import recipes
 from prm_jax.data.chains import Chain, evenly_spaced
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.data.segments import score_pieces
+from prm_jax.data.segments import score_pieces, split_chain
+from prm_jax.data.verify.calculator import check_step
 from prm_jax.evals import trivial
 from prm_jax.evals.prm import of_some_problems
 from prm_jax.evals.scorers import DEV, Part, Scores, make_part
 from prm_jax.inference.features import Features, make_scoring
+from prm_jax.inference.loading import load
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.settings.training import PrmSettings
@@ -29,6 +32,7 @@ from prm_jax.runtime.errors import UserError
 
 REFERENCE = 'digits'
 RULE = np.array([10.0, 1.0])  # of an untrained head: digits, other tokens
+HELD_OUT = 'math, held out'  # the chains of math that no row was chosen on
 
 
 class Reading(NamedTuple):
@@ -43,15 +47,23 @@ class Reading(NamedTuple):
   features: Features
   chosen: dict[str, list[int]]
 
+  def every(self, name: str) -> Sequence[Chain]:
+    """Returns all chains that there are of a set."""
+    if name == DEV:
+      return self.dataset.dev
+    return self.dataset.evaluations['math' if name == HELD_OUT else name]
+
   def chains(self, name: str) -> list[Chain]:
     """Returns the chains of a set that are scored."""
-    data = self.dataset
-    every = data.dev if name == DEV else data.evaluations[name]
+    every = self.every(name)
     return [every[i] for i in self.chosen[name]]
 
 
 def open_reading(workdir: pathlib.Path) -> Reading:
-  """Opens the features of a job with `frozen.heads` that is done."""
+  """Opens the features of a job with `frozen.heads` that is done.
+
+  The job did not read the chains that are held out; they are read here, once.
+  """
   config = json.loads((workdir / 'config.json').read_text())
   settings = read_settings(config)
   described = open_model(settings).described
@@ -61,10 +73,19 @@ def open_reading(workdir: pathlib.Path) -> Reading:
     name: of_some_problems(dataset.evaluations[name], limits.max_problems)
     for name in ('gsm8k', 'math')
   }
+  seen = set(chosen['math'])
+  every = range(len(dataset.evaluations['math']))
+  chosen[HELD_OUT] = [i for i in every if i not in seen]
   features = Features(
     described.format, described.model.d_model, workdir / 'features'
   )
-  return Reading(settings, dataset, features, chosen)
+  reading = Reading(settings, dataset, features, chosen)
+  features.read(
+    [split_chain(c, settings.data.segments) for c in reading.chains(HELD_OUT)],
+    functools.cache(lambda: load(workdir)),
+    lambda text: print(f'{HELD_OUT}: {text}', flush=True),
+  )
+  return reading
 
 
 def _quiet(text: str) -> None:
@@ -134,10 +155,24 @@ def reading_scores(
     'words': [by_sum(1)],
     'untrained': [by_head(untrained, rule)],
   }
+  rows['checked'] = [checked(scores, parts) for scores in rows['untrained']]
   for name in settings.frozen.heads:
     fits = frozen.fit_seeds(name, data, problems, settings)
     rows[name] = [by_head(*each) for each in fits]
   return rows
+
+
+def checked(scores: Scores, parts: Mapping[str, Part]) -> Scores:
+  """Puts steps in which the calculator finds a false equation below all."""
+  return {
+    name: [
+      np.where(
+        [check_step(s) is False for s in chain.steps[: len(own)]], -1, own
+      )
+      for chain, own in zip(part.chains, scores[name], strict=True)
+    ]
+    for name, part in parts.items()
+  }
 
 
 def sums_together(

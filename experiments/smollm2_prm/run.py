@@ -13,6 +13,7 @@ README.md beside this file. The same command resumes what is there.
 """
 
 import argparse
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 from experiments import command_line
 from experiments.runner import Runner
 from experiments.smollm2_prm import recipes
+from experiments.smollm2_prm.known_rows import keep_rows
 from experiments.smollm2_prm.rows import (
+  HELD_OUT,
   REFERENCE,
   Reading,
   dev_of,
@@ -51,6 +54,7 @@ ROWS = {
   REFERENCE: 'zero-shot: sum over the digit tokens',
   'words': 'zero-shot: sum over the other tokens',
   'untrained': 'zero-shot: ten times the first sum and the second',
+  'checked': 'the same, steps with a false equation below all others',
   'likelihood': 'head on both sums',
   'state': 'head on the hidden state at the end of the step',
   'both': 'head on state and sums',
@@ -153,10 +157,9 @@ def about_set(
   reading: Reading, name: str, part: Part, read: Sequence[int]
 ) -> dict[str, int]:
   """Counts the chains of a set, their problems and the steps without scores."""
-  data = reading.dataset
   return {
     'chains': len(part.chains),
-    'of': len(data.dev if name == DEV else data.evaluations[name]),
+    'of': len(reading.every(name)),
     'error': int((part.first >= 0).sum()),
     'problems': len({chain.problem for chain in part.chains}),
     'unread_steps': sum(len(c.steps) for c in part.chains) - sum(read),
@@ -228,7 +231,7 @@ def _check_whole(args: argparse.Namespace) -> None:
   """Checks that what a command writes may replace the results that are there.
 
   Raises:
-    UserError: a row or a seed would be lost, or one of them chose settings.
+    UserError: a seed of a row would be lost, or one of them chose settings.
   """
   elsewhere = 'name another folder with --output'
   runs = wanted_runs(args)
@@ -240,21 +243,17 @@ def _check_whole(args: argparse.Namespace) -> None:
         f'{elsewhere}'
       )
   known = command_line.read_known(args)
-  if not known:
-    return
-  readings = map(recipes.reading_folder, wanted_readings(args))
-  now = {name: [0] for name in readings} | runs
   lost = [
-    name if name.startswith('frozen') else recipes.folder(name, int(seed))
-    for name, seeds in known['manifest']['runs'].items()
+    recipes.folder(name, int(seed))
+    for name, seeds in (known['manifest']['runs'] if known else {}).items()
     for seed in seeds
-    if int(seed) not in now.get(name, ())
+    if name in runs and int(seed) not in runs[name]
   ]
   if lost:
     raise UserError(
-      f'{args.output / "results.json"} has rows that this command would lose, '
-      f'of {", ".join(lost)}; name them with --also, or with --train and '
-      f'--seeds, or {elsewhere}'
+      f'{args.output / "results.json"} has seeds that this command would lose, '
+      f'of {", ".join(lost)}; name them with --train and --seeds, or '
+      f'{elsewhere}'
     )
 
 
@@ -264,27 +263,52 @@ def add_leads_on_rule(
   parts: Mapping[str, Part],
   seed: int,
 ) -> None:
-  """Adds to each trained row its lead on the rule of what it started from.
+  """Adds to rows their lead on the rule of what they started from.
 
   Args:
     found: set -> row -> numbers. A row without a reading of its start, which
       `--also` names, gets no lead.
   """
-  for name, recipe in recipes.RECIPES.items():
-    row = f'trained_{name}'
-    rule = f'{RULE}_{recipe.start}' if recipe.start else RULE
+  starts = {
+    f'trained_{name}': f'{RULE}_{recipe.start}' if recipe.start else RULE
+    for name, recipe in recipes.RECIPES.items()
+  }
+  starts |= {
+    row: row.replace('checked', RULE) for row in ROWS if 'checked' in row
+  }
+  for row, rule in starts.items():
     if not {row, rule} <= judged.keys():
       continue
-    on_rule = scorers.compare(
-      {key: judged[key] for key in (rule, row)}, parts, rule, seed, RESAMPLES
-    )
-    for of_set, rows in on_rule.items():
+    pair = {key: judged[key] for key in (rule, row)}
+    for of_set, rows in _compare(pair, parts, rule, seed).items():
       leads = {'f1': rows[row]['lead'], 'auc': rows[row]['auc']['lead']}
       found[of_set][row]['lead_on_rule'] = leads | {'rule': rule}
 
 
-def main() -> None:
-  args, extra = parse()
+def _compare(
+  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  parts: Mapping[str, Part],
+  reference: str,
+  seed: int,
+) -> dict[str, dict[str, dict[str, Any]]]:
+  """Compares all scorers that judged a set, on every set."""
+  found = {}
+  for name, part in parts.items():
+    rows = {row: runs for row, runs in judged.items() if name in runs[0]}
+    if reference in rows and len(rows) > 1:
+      args = {name: part}, reference, seed, RESAMPLES
+      found |= scorers.compare(rows, *args)
+  return found
+
+
+def run_jobs(
+  args: argparse.Namespace, extra: Sequence[str]
+) -> tuple[dict[str, pathlib.Path], dict[str, dict[int, pathlib.Path]]]:
+  """Runs all jobs that are not done.
+
+  Returns:
+    The workdirs: reading -> folder; recipe -> seed -> folder.
+  """
   data = (args.workdir / 'data').absolute()
   runner = Runner(args.workdir, args.jobs)
   # Several recipes, and readings, may start from one fine-tuned model.
@@ -301,9 +325,52 @@ def main() -> None:
   ]
   paths = iter(runner.all(lambda call, *given: call(*given), calls))
   read = {name: next(paths) for name in wanted}
-  trained = {
+  return read, {
     name: {seed: next(paths) for seed in seeds} for name, seeds in runs.items()
   }
+
+
+def judge_rows(
+  readings: Mapping[str, Reading],
+  trained: Mapping[str, Mapping[int, pathlib.Path]],
+  parts: Mapping[str, Part],
+  read_steps: Mapping[str, Sequence[int]],
+) -> dict[str, list[dict[str, scorers.Judged]]]:
+  """Judges every row: row -> its runs.
+
+  Args:
+    parts: the chains of each set that the readings have.
+    read_steps: set -> how many steps of each chain are read.
+  """
+  plain = readings['']
+  share = plain.settings.evaluation.wrong_share
+  scores = text_scores(parts, read_steps, command_line.SEEDS)
+  for name, reading in readings.items():
+    suffix = f'_{name}' if name else ''
+    found = reading_scores(reading, parts)
+    scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
+    if name in recipes.SFT_STEPS:
+      scores[f'together_{name}'] = [sums_together([plain, reading], parts)]
+  judged = {
+    row: [scorers.judge(run, parts, share) for run in runs]
+    for row, runs in scores.items()
+  }
+  for recipe, folders in trained.items():
+    judged[f'trained_{recipe}'] = []
+    for run in folders.values():
+      dev, indices = dev_of(run)
+      # A training run scores no chains that are held out.
+      own = {k: part for k, part in parts.items() if k != HELD_OUT} | {DEV: dev}
+      found = trained_scores(
+        run, {k: plain.chosen[k] for k in own} | {DEV: indices}
+      )
+      judged[f'trained_{recipe}'].append(scorers.judge(found, own, share))
+  return {row: judged[row] for row in ROWS if row in judged}
+
+
+def main() -> None:
+  args, extra = parse()
+  read, trained = run_jobs(args, extra)
   readings = {name: open_reading(path) for name, path in read.items()}
   plain = readings['']
   parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
@@ -314,44 +381,19 @@ def main() -> None:
     ]
     for name, part in parts.items()
   }
-  scores = text_scores(parts, read_steps, command_line.SEEDS)
-  for name, reading in readings.items():
-    suffix = f'_{name}' if name else ''
-    found = reading_scores(reading, parts)
-    scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
-    if name in recipes.SFT_STEPS:
-      scores[f'together_{name}'] = [sums_together([plain, reading], parts)]
-  settings = plain.settings
-  share = settings.evaluation.wrong_share
-  judged = {
-    row: [scorers.judge(run, parts, share) for run in runs]
-    for row, runs in scores.items()
-  }
-  for recipe, folders in trained.items():
-    judged[f'trained_{recipe}'] = []
-    for run in folders.values():
-      dev, indices = dev_of(run)
-      found = trained_scores(run, {**plain.chosen, DEV: indices})
-      one = scorers.judge(found, {**parts, DEV: dev}, share)
-      judged[f'trained_{recipe}'].append(one)
-  documents = {
-    recipe: {seed: recipes.read(run) for seed, run in folders.items()}
+  judged = judge_rows(readings, trained, parts, read_steps)
+  seed = plain.settings.seed
+  reported = {name: part for name, part in parts.items() if name != DEV}
+  found = _compare(judged, reported, REFERENCE, seed)
+  add_leads_on_rule(found, judged, reported, seed)
+  jobs = {
+    recipe: {str(seed): recipes.read(run) for seed, run in folders.items()}
     for recipe, folders in trained.items()
   }
-  reported = {name: part for name, part in parts.items() if name != DEV}
-  found = scorers.compare(
-    {row: judged[row] for row in ROWS if row in judged},
-    reported,
-    REFERENCE,
-    settings.seed,
-    RESAMPLES,
-  )
-  add_leads_on_rule(found, judged, reported, settings.seed)
-  jobs = documents | {
-    path.name: {'0': recipes.read(path)} for path in read.values()
-  }
+  jobs |= {path.name: {'0': recipes.read(path)} for path in read.values()}
+  share = plain.settings.evaluation.wrong_share
   document = {
-    'manifest': manifest.describe(settings.seed)
+    'manifest': manifest.describe(seed)
     | {
       'command': args.command,
       'data_fingerprint': plain.dataset.fingerprint,
@@ -375,6 +417,8 @@ def main() -> None:
       },
     },
   }
+  if known := command_line.read_known(args):
+    keep_rows(document, known, ROWS)
   if args.report:
     run = next(iter(trained.get(args.report, {}).values()), None)
     if run is None:

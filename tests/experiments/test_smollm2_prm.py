@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.runner import Runner, config_of
-from experiments.smollm2_prm import recipes, rows, run
+from experiments.smollm2_prm import known_rows, recipes, rows, run
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import scorers
 from prm_jax.inference.scorer import StepFeatures
@@ -104,9 +104,11 @@ def test_a_part_does_not_replace_the_results_of_all(
   seeds = ('--seeds', '1', '2', '3')
   args, _ = parse(monkeypatch, tmp_path, *WHOLE, *seeds)
   assert args.output == HOME
-  with pytest.raises(UserError, match=r'lose, of frozen_sft_long; name'):
-    parse(monkeypatch, tmp_path, *WHOLE[2:], *seeds)
-  with pytest.raises(UserError, match=r'of likelihood_seed_3, likelihood_sft'):
+  # Rows whose runs are elsewhere are kept.
+  parse(monkeypatch, tmp_path, '--train', 'lora', '--seeds', '1')
+  with pytest.raises(
+    UserError, match=r'lose, of likelihood_seed_3, likelihood_sft'
+  ):
     parse(monkeypatch, tmp_path, *WHOLE, '--seeds', '1', '2')
   finish(tmp_path, 'likelihood', 3)
   with pytest.raises(UserError, match=r'of likelihood_sft_seed_3; name'):
@@ -119,6 +121,74 @@ def test_a_part_does_not_replace_the_results_of_all(
   finish(tmp_path, 'lora', 0)
   with pytest.raises(UserError, match=r'lora_seed_0: its seed chose settings'):
     parse(monkeypatch, tmp_path, *WHOLE, *seeds)
+
+
+def made(rows_of, runs, **about):
+  """Makes the results of some rows, each of which has one number."""
+  sets = {'dev': {'chains': 3}, 'gsm8k': {'chains': 2}}
+  first = {'encoding_fingerprint': 'e', 'window': 9, 'sets': sets}
+  return {
+    'manifest': first | {'runs': {name: {'0': {}} for name in runs}} | about,
+    'results': {
+      'localisation': {'gsm8k': rows_of},
+      'best_of_n': dict.fromkeys(runs, 0.5),
+    },
+  }
+
+
+def test_rows_of_another_workdir_are_kept():
+  known = made(
+    {'digits': 1, 'digits_sft_long': 2, 'trained_likelihood': 3},
+    ('frozen', 'frozen_sft_long', 'likelihood'),
+  )
+  now = made(
+    {'digits': 10, 'trained_lora': 20},
+    ('frozen', 'lora'),
+    sets={'dev': {'chains': 4}, 'gsm8k': {'chains': 2}, 'new': {'chains': 1}},
+  )
+  now['results']['localisation']['new'] = {'digits': 30}
+  known_rows.keep_rows(now, known, run.ROWS)
+  assert [*now['results']['localisation'].items()] == [
+    (
+      'gsm8k',
+      {
+        'digits': 10,
+        'digits_sft_long': 2,
+        'trained_likelihood': 3,
+        'trained_lora': 20,
+      },
+    ),
+    ('new', {'digits': 30}),
+  ]
+  assert [*now['results']['localisation']['gsm8k']] == [
+    row for row in run.ROWS if row in now['results']['localisation']['gsm8k']
+  ]
+  every = {'frozen', 'lora', 'frozen_sft_long', 'likelihood'}
+  assert {*now['manifest']['runs']} == {*now['results']['best_of_n']} == every
+  for about in ({'window': 8}, {'sets': {'gsm8k': {'chains': 3}}}):
+    now = made({'digits': 10}, ('frozen',), **about)
+    with pytest.raises(UserError, match='known rows of frozen_sft_long, likel'):
+      known_rows.keep_rows(now, known, run.ROWS)
+  # Where all is here, nothing is compared.
+  known_rows.keep_rows(now, made({}, ('frozen',)), run.ROWS)
+
+
+def test_every_kept_row_has_its_run():
+  document = json.loads((HOME / 'results.json').read_text())
+  of_rows = {
+    known_rows.run_of(row)
+    for rows_of in document['results']['localisation'].values()
+    for row in rows_of
+  }
+  assert of_rows == {*document['manifest']['runs']}
+
+
+def test_steps_with_a_false_equation_are_below_all():
+  steps = ('2 + 2 = 5', '2 + 2 = 4', 'so be it', '3 * 3 = 8')
+  part = scorers.make_part([Chain('q', steps, labels=(StepLabel(1.0),) * 4)])
+  scores = {'dev': [np.array([0.5, 0.25, 0.0])]}  # the last is not read
+  found = rows.checked(scores, {'dev': part})
+  assert found['dev'][0].tolist() == [-1, 0.25, 0.0]
 
 
 def test_flags_of_jobs_go_on_to_them_alone(tmp_path, monkeypatch, capsys):
