@@ -111,7 +111,8 @@ def _follow(name: str, lines: Iterable[str]) -> str:
 class Runner:
   """Runs command lines.
 
-  A SIGTERM is passed on to the jobs that run, which keep a checkpoint and end.
+  SIGTERM and Ctrl-C are passed on to the jobs that run, which keep a checkpoint
+  and end.
 
   Args:
     workdir: folder below which each job has a folder of its own.
@@ -127,7 +128,8 @@ class Runner:
     self._free = list(range(jobs))
     self._running: list[subprocess.Popen] = []
     if threading.current_thread() is threading.main_thread():
-      signal.signal(signal.SIGTERM, self._stop)
+      for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, self._stop)
 
   def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
     """Runs one job of prm_jax.main unless it is done; returns its workdir.

@@ -34,7 +34,7 @@ from prm_jax.runtime import command_line, manifest, paths, processes
 from prm_jax.runtime.determinism import ask_for_same_bits
 from prm_jax.runtime.errors import UserError, user_message
 from prm_jax.runtime.metrics import CONSOLE
-from prm_jax.runtime.stopping import Stopped
+from prm_jax.runtime.stopping import INTERRUPTED, Stopped
 from prm_jax.runtime.workdir import Workdir, with_defaults
 
 RUN = {
@@ -168,10 +168,10 @@ def end_stopped(stopped: BaseException) -> None:
   """Says that a signal ended the job, tells the other processes, and exits."""
   if isinstance(stopped, Stopped):
     command_line.log(f'{stopped}; the same command resumes from there')
-    end(str(stopped), 0)
+    end(str(stopped), stopped.code)
   else:
     print('interrupted; the same command resumes', file=sys.stderr)
-    end('interrupted', 130)
+    end('interrupted', INTERRUPTED)
 
 
 def end_for(error: BaseException) -> None:

@@ -43,7 +43,7 @@ from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter, Progress
-from prm_jax.runtime.stopping import Stopped, StopSignal
+from prm_jax.runtime.stopping import StopSignal
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.train_state import TrainState
 
@@ -255,8 +255,8 @@ def improve(
     The last state.
 
   Raises:
-    Stopped: after SIGTERM, with everything saved. With staleness the last
-      regular checkpoint counts if batches are in progress, because no
+    Stopped: after SIGTERM or Ctrl-C, with everything saved. With staleness the
+      last regular checkpoint counts if batches are in progress, because no
       checkpoint can hold them.
     UserError: too many steps in a row were not finite, or the PRM scored none
       of the chains of too many updates.
@@ -326,7 +326,7 @@ def improve(
       if asked:
         progress.break_line()
         checkpoints.close()
-        raise Stopped(f'rl stopped at update {saved:,}')
+        raise stop.stopped(f'rl stopped at update {saved:,}')
       if ends:
         break
     stop.end('rl stopped after its last update', checkpoints.close)

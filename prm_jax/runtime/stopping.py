@@ -1,4 +1,4 @@
-"""Handles SIGTERM during a job, which stops once everything is saved.
+"""Handles SIGTERM and Ctrl-C during a job, which stops once all is saved.
 
 In training a single process may get the signal, but all must stop after the
 same step, because all take part in saving a checkpoint. So in every step the
@@ -7,6 +7,7 @@ complete by then.
 """
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,17 +21,27 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import AXES
 
+INTERRUPTED = 130  # exit code after Ctrl-C
+STDERR = 2
+
 
 class Stopped(BaseException):
-  """Reports that SIGTERM ended the job; the same command resumes it.
+  """Reports that a signal ended the job; the same command resumes it.
 
-  A training loop has saved everything. It heeds no second signal, which might
+  A training loop has saved everything. It heeds no second SIGTERM, which might
   cut that off, or leave the other processes waiting. Jobs that work on items
   end with what their journal has, and at once after a second signal.
 
   Like KeyboardInterrupt it is no Exception, so that no handler of errors
   catches it.
+
+  Attributes:
+    code: exit code of the program.
   """
+
+  def __init__(self, why: str, code: int = 0) -> None:
+    super().__init__(why)
+    self.code = code
 
 
 @contextlib.contextmanager
@@ -55,9 +66,10 @@ def catch_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 class StopSignal:
-  """Catches SIGTERM, and lets a loop ask whether to stop.
+  """Catches SIGTERM and Ctrl-C, and lets a loop ask whether to stop.
 
-  A second signal says nothing new: the loop may be saving.
+  A second SIGTERM says nothing new: the loop may be saving. A second Ctrl-C
+  raises KeyboardInterrupt, wherever the program is.
   """
 
   def __init__(self, mesh: Mesh) -> None:
@@ -66,11 +78,28 @@ class StopSignal:
 
   def __enter__(self) -> 'StopSignal':
     self._asked = self._vote = False
-    self._before = signal.signal(signal.SIGTERM, self._ask)
+    self._code = 0
+    self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, self._ask)}
+    # A shell has the jobs behind it ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+      before = signal.signal(signal.SIGINT, self._interrupt)
+      self._before[signal.SIGINT] = before
     return self
 
   def _ask(self, *_: Any) -> None:
     self._asked = True
+
+  def _interrupt(self, *_: Any) -> None:
+    if self._code:
+      raise KeyboardInterrupt
+    self._asked, self._code = True, INTERRUPTED
+    # A handler may not print, as it may have cut a print off.
+    text = b'\nsaving and stopping; Ctrl-C once more stops at once\n'
+    os.write(STDERR, text)
+
+  def stopped(self, why: str) -> Stopped:
+    """Returns what a loop raises that stops."""
+    return Stopped(why, self._code)
 
   def agreed(self) -> bool:
     """Says whether all processes stop after this step.
@@ -99,7 +128,8 @@ class StopSignal:
     """
     if str(True) in processes.exchange('stop', str(self._asked)):
       close()
-      raise Stopped(why)
+      raise self.stopped(why)
 
   def __exit__(self, *_: Any) -> None:
-    signal.signal(signal.SIGTERM, self._before)
+    for number, before in self._before.items():
+      signal.signal(number, before)

@@ -5,8 +5,8 @@
 
 The step is one jitted function, sharded by the rules of `runtime/sharding.py`,
 and its state is donated. The loop feeds it batches, writes metrics and
-checkpoints, and stops cleanly on SIGTERM. Callers pass in the evaluation. RL
-uses `make_step` with its own objective.
+checkpoints, and stops cleanly on SIGTERM and Ctrl-C. Callers pass in the
+evaluation. RL uses `make_step` with its own objective.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import CONSOLE, Console, MetricWriter, Progress
 from prm_jax.runtime.profiling import Profile, ProfileConfig
 from prm_jax.runtime.sharding import batch_sharding, shardings
-from prm_jax.runtime.stopping import Stopped, StopSignal
+from prm_jax.runtime.stopping import StopSignal
 from prm_jax.training.objective import Batch, ObjectiveConfig, batch_loss, norms
 from prm_jax.training.train_state import (
   TrainState,
@@ -323,7 +323,7 @@ def fit(
     The last state.
 
   Raises:
-    Stopped: after SIGTERM, with everything saved.
+    Stopped: after SIGTERM or Ctrl-C, with everything saved.
     UserError: too many non-finite steps in a row.
   """
   config, mesh, clock = run.config, run.mesh, run.console.clock
@@ -378,6 +378,6 @@ def fit(
       if asked:
         progress.break_line()
         run.checkpoints.close()
-        raise Stopped(f'{run.name} stopped at step {step:,}')
+        raise stop.stopped(f'{run.name} stopped at step {step:,}')
     stop.end(f'{run.name} stopped after its last step', run.checkpoints.close)
   return state

@@ -1,4 +1,4 @@
-"""SIGTERM ends a job wherever the program is."""
+"""SIGTERM and Ctrl-C end a job wherever the program is."""
 
 import signal
 import subprocess
@@ -112,3 +112,71 @@ def test_a_signal_after_the_last_step_is_heard():
   ) as stop:
     stop.end('it was not asked to', ended.clear)
   assert ended
+
+
+def test_ctrl_c_saves_first_and_stops_at_once_the_second_time(capfd):
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
+  before = signal.getsignal(signal.SIGINT)
+  with stopping.StopSignal(mesh) as stop:
+    signal.raise_signal(signal.SIGINT)
+    assert stop.agreed()
+    assert stop.stopped('at step 3').code == stopping.INTERRUPTED
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+  assert signal.getsignal(signal.SIGINT) is before
+  assert 'Ctrl-C once more stops at once' in capfd.readouterr().err
+  with stopping.StopSignal(mesh) as stop:
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.stopped('at step 3').code == 0
+  # A job behind a shell ignores it.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    with stopping.StopSignal(mesh) as stop:
+      signal.raise_signal(signal.SIGINT)
+      assert not stop.agreed()
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+CTRL_C = """
+import signal, sys
+# Tests may run where it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from prm_jax import main
+main.run(sys.argv)
+"""
+
+
+@pytest.mark.slow
+def test_a_training_job_resumes_after_ctrl_c(tmp_path):
+  """Without a checkpoint before its last step it would begin anew."""
+  arguments = [
+    *('-c', CTRL_C, '--config=configs/prm_math.py:tiny'),
+    f'--workdir={tmp_path / "run"}',
+    '--config.train.steps=2000',
+    '--config.train.checkpoint_every=2000',
+    '--config.train.log_every=5',
+    '--config.orm_baseline=False',
+  ]
+  with subprocess.Popen(
+    [sys.executable, *arguments],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  ) as process:
+    said, asked = [], False
+    for line in process.stdout:
+      said.append(line)
+      if 'prm step ' in line and not asked:
+        process.send_signal(signal.SIGINT)
+        asked = True
+  said = ''.join(said)
+  assert process.returncode == stopping.INTERRUPTED, said
+  assert 'saving and stopping' in said
+  assert 'the same command resumes from there' in said
+  steps = [
+    int(path.name) for path in (tmp_path / 'run/checkpoints').glob('[0-9]*')
+  ]
+  assert len(steps) == 1
+  assert 0 < steps[0] < 2000
