@@ -116,6 +116,10 @@ def base() -> ml_collections.ConfigDict:
   )
 
 
+def _kind(config: ml_collections.ConfigDict) -> str:
+  return 'ORM' if config.targets.supervision == 'outcome' else 'PRM'
+
+
 def orm(config: ml_collections.ConfigDict) -> None:
   name = config.name.replace('PRM', 'ORM', 1)
   config.update(name=name, orm_baseline=False)
@@ -131,11 +135,13 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
 
 def words(config: ml_collections.ConfigDict) -> None:
   if not config.data.tokenizer:  # a base brings its own
-    config.name = f'PRM from {config.base or "a run"} on word problems'
+    start = config.base or 'a run'
+    config.name = f'{_kind(config)} from {start} on word problems'
     common.on_words(config)
     config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
     return
-  config.update(name='Byte-level PRM on word problems', orm_baseline=False)
+  name = f'Byte-level {_kind(config)} on word problems'
+  config.update(name=name, orm_baseline=False)
   config.data.update(
     kind='words',
     dev_problems=512,
@@ -161,7 +167,8 @@ def human(config: ml_collections.ConfigDict) -> None:
 
 
 def on_human_labels(config: ml_collections.ConfigDict) -> None:
-  config.update(name='Byte-level PRM on human step labels', orm_baseline=False)
+  name = f'Byte-level {_kind(config)} on human step labels'
+  config.update(name=name, orm_baseline=False)
   config.data.update(
     kind='files',
     train=HUMAN_TRAIN,
@@ -200,7 +207,7 @@ def pretrained(
   """Starts from a pretrained backbone, on human labels."""
   on_human_labels(config)
   common.pretrained(config, base)
-  config.name = f'PRM from {base} on human step labels'
+  config.name = f'{_kind(config)} from {base} on human step labels'
   config.data.update(
     separator=separator,
     max_length=1024,

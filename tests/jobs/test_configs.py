@@ -499,6 +499,7 @@ def test_small_shortens_what_it_names(name, variants):
     ('prm_math', 'logic,orm', 'ORM on logic'),
     ('prm_math', 'from_run,code', 'PRM on code, from a run'),
     ('prm_math', 'words,orm', 'Byte-level ORM on word problems'),
+    ('prm_math', 'orm,words', 'Byte-level ORM on word problems'),
     ('prm_math', 'smollm2,orm', 'ORM from smollm2 on human step labels'),
     ('policy_math', 'smollm2,logic', 'Policy from smollm2 on logic'),
     ('evaluate_math', 'logic', 'Evaluation on logic'),
