@@ -52,6 +52,7 @@ def _to_chain(
       'dataset': task.dataset,
       'generator': name,
       'truth': task.truth,
+      'finished': node.ended,
       'search': {
         'node': index,
         'ended': node.ended,

@@ -1,18 +1,22 @@
 """Budgets end searches, and ledgers count what was spent."""
 
+import dataclasses
 import json
 import math
 
 import pytest
 
+from prm_jax.data.chains import StepLabel, was_cut_off
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.labels import omega, rollouts
 from prm_jax.runtime.errors import UserError
 from prm_jax.search import RunConfig, run
 from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.method import Task
 from prm_jax.search.methods import METHODS
+from tests.labels.run_labellings import run as run_labellings
 from tests.search.scripted import Scripted, Table, noise, search
 
 DOMAIN = ArithmeticConfig()
@@ -91,10 +95,33 @@ def test_a_search_that_is_cut_short_prefers_a_chain_that_ended():
   )
   assert not found.chosen.meta['search']['ended'] and not found.tree.ended()
   assert found.chosen.answer is None and found.chosen.outcome is False
+  assert was_cut_off(found.chosen)
   # The longest there is, and of these the best.
   assert len(found.chosen.steps) == 2
   ends = search('best_of_n', Scripted(2, 9), noise(0), budget=budget)
   assert ends.chosen.meta['search']['ended'] and ends.ledger['samples'] == 8
+  assert not any(map(was_cut_off, ends.chains))
+
+
+@pytest.mark.parametrize(
+  ('label', 'config'),
+  [
+    (rollouts.label, rollouts.RolloutConfig()),
+    (omega.label, omega.OmegaConfig()),
+  ],
+)
+def test_the_right_last_step_of_a_chain_without_an_end_is_labelled_right(
+  label, config
+):
+  """A solver that never errs wrote it, and ends right from there."""
+  solver = dataclasses.replace(DOMAIN, wrong_facts=0.0, slip=0.0)
+  models = SolverPolicy(solver), ExactScorer(solver)
+  how = RunConfig(budget=Budget(samples=4))
+  tasks = [Task('0', 'mod 10 : 3 + 4 * 7', truth='9')]
+  [found] = run(tasks, *models, 'beam', {'samples': 4}, how=how)
+  assert found.chosen.steps == ('3 + 4 = 7',)
+  [labelled], _ = run_labellings([label(found.chosen, config)], models[0])
+  assert labelled.labels == (StepLabel(1.0, 'rollout', 8, 8),)
 
 
 @pytest.mark.parametrize('most', [5, 6, 7, 9])
