@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, was_cut_off
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.runtime import checks
@@ -132,7 +132,7 @@ def select(
     problems=len(problems),
     chains=len(chains),
     selected=len(selected),
-    wrong=sum(not chains[i].outcome for i in selected),
+    wrong=sum(has_wrong_answer(chains[i]) for i in selected),
     short=sum(len(m) < config.budget for m in problems.values()),
   )
 
@@ -178,11 +178,19 @@ def most_convincing(
   distinct = set(firsts.values())
   by_score = sorted(members, key=lambda i: (i not in distinct, -scores[i]))
   places = int(config.wrong_share * config.budget + 0.5)
-  wrong = [i for i in by_score if i in distinct and not chains[i].outcome]
+  wrong = [i for i in by_score if i in distinct and has_wrong_answer(chains[i])]
   wrong = wrong[:places]
   taken = set(wrong)
   remaining = [i for i in by_score if i not in taken]
   return wrong + remaining[: config.budget - len(wrong)]
+
+
+def has_wrong_answer(chain: Chain) -> bool:
+  """Says whether a chain with an outcome ends with a wrong answer.
+
+  A chain that a limit cut off has none, although its outcome is False.
+  """
+  return not (chain.outcome or was_cut_off(chain))
 
 
 def chain_scores(

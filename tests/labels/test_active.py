@@ -1,6 +1,7 @@
 """Active selection by hand, and with a real Scorer."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -99,6 +100,23 @@ def test_places_without_wrong_answers_go_to_right_ones():
   order, _, report = chosen(ActiveConfig(budget=2), chains)
   assert order == [0, 5, 2]
   assert report == (2, 3, 3, 0, 1)
+
+
+def test_a_chain_that_was_cut_off_fills_no_place_of_wrong_answers():
+  cut = dataclasses.replace(
+    CHAINS[3], answer=None, meta={'id': 'cut', 'finished': False}
+  )
+  chains = [cut, *CHAINS[:3], *CHAINS[4:]]
+  config = ActiveConfig(budget=3)
+  selection, report = select(chains, config, written_scores(chains))
+  # p: two of 3 places go to wrong answers (0.5, 0.3), one to the best chain.
+  assert selection.indices == [4, 7, 1, 6, 3]
+  assert report.wrong == 3
+  config = ActiveConfig(budget=9)
+  selection, report = select(chains, config, written_scores(chains))
+  # It is among the remaining chains, with 0.72.
+  assert selection.indices == [4, 7, 8, 2, 1, 5, 0, 6, 3]
+  assert report.wrong == 5
 
 
 def test_the_random_baseline_has_the_same_budget():
