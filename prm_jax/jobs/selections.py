@@ -156,10 +156,19 @@ def select_agreed(chains: Sequence[Chain], settings: LabelSettings) -> Selected:
   """Selects chains with the same labels in another labelling job.
 
   See `labels/consensus.py`.
+
+  Raises:
+    UserError: both jobs are the same one, or `consensus` finds nothing to keep.
   """
   others = chain_sets.read(settings.agrees_with, 'agrees_with')
   ours, config = settings.chains, settings.consensus
   of_ours = ours.workdir if ours.kind == 'workdir' else ''
+  theirs = paths.open_path(settings.agrees_with)
+  if of_ours and paths.open_path(of_ours).resolve() == theirs.resolve():
+    raise UserError(
+      f'agrees_with={settings.agrees_with!r} is chains.workdir, and all labels '
+      'agree with themselves; name another labelling job of the same chains'
+    )
   first = config.first or find_source(of_ours, 'first')
   second = config.second or find_source(settings.agrees_with, 'second')
   if second == first and not config.second:

@@ -106,7 +106,8 @@ def consensus(
 
   Raises:
     UserError: A chain has no id, two chains of a source have the same one, the
-      chains with an id differ in problem or steps, or no id is in both.
+      chains with an id differ in problem or steps, no id is in both, a source
+      has no labels, or the sources agree on no chain.
   """
   firsts = _by_id(first, config.first)
   seconds = _by_id(second, config.second)
@@ -122,7 +123,19 @@ def consensus(
       f'none of the {len(firsts)} chains of {config.first} is among the '
       f'{len(seconds)} of {config.second}: label the same chains twice'
     )
+  for source, chains in ((config.first, first), (config.second, second)):
+    if not any(chain.labels for chain in chains):
+      raise UserError(
+        f'the {len(chains)} chains of {source} have no labels: name a '
+        'labelling job'
+      )
   agreed = [agree(x, y, config) for x, y in pairs]
+  if not any(agreed):
+    raise UserError(
+      f'{config.first} and {config.second} agree on the first error of none of '
+      f'{len(pairs)} chains with hard_above={config.hard_above}: set it as '
+      'suits both, or label more chains'
+    )
 
   def count_kept(*outcomes: bool | None) -> Kept:
     same = [

@@ -123,6 +123,10 @@ def test_sources_have_the_names_of_their_jobs(tmp_path, workdir):
   assert names('b', first='x', second='y') == ['x', 'y']
   with pytest.raises(UserError, match=r"second='rollouts': expected another"):
     names('b', second='rollouts')
+  (tmp_path / 'a again').symlink_to(tmp_path / 'a')
+  for same in ('a', 'a again'):
+    with pytest.raises(UserError, match=r'is chains\.workdir, and all labels'):
+      names(same)
 
 
 @pytest.mark.parametrize('batch_size', [8, 1024])

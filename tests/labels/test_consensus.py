@@ -101,6 +101,25 @@ def test_chains_that_do_not_pair_are_rejected(first, second, message):
     consensus(first, second, CONFIG)
 
 
+@pytest.mark.parametrize(
+  ('first', 'second', 'message'),
+  [
+    ([chain([])], [chain([1] * 3)], 'the 1 chains of rollouts have no labels'),
+    ([chain([1] * 3)], [chain([])], 'judge have no labels: name a labelling'),
+    (
+      [chain([1, 0, 1]), chain([1, None, 1], 'b')],
+      [chain([1, 1, 1]), chain([1, 1, 1], 'b')],
+      r'agree on the first error of none of 2 chains with hard_above=0\.0: set',
+    ),
+  ],
+)
+def test_sources_that_leave_nothing_to_keep_are_rejected(
+  first, second, message
+):
+  with pytest.raises(UserError, match=message):
+    consensus(first, second, CONFIG)
+
+
 def test_agreement_is_more_accurate_than_either_source():
   """The numbers follow from two independent sources and chains of 5 steps.
 
