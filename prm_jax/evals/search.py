@@ -55,6 +55,8 @@ def search_section(
     - `saved_tokens`: estimate of the tokens that chains rejected early would
       still have written;
     - `lost`: number of completions that failed;
+    - `stopped`: number of searches that a limit of the budget or a refusal
+      ended before the method did, by `Ledger.stopped`;
     - `failures`: number of failed problems, by reason.
 
   Raises:
@@ -72,6 +74,8 @@ def search_section(
   dead: Counter[str] = Counter()
   for ledger in ledgers:
     dead.update(ledger['dead'])
+  stopped = Counter(ledger['stopped'] for ledger in ledgers)
+  del stopped['']
   return {
     'problems': len(chosen) + len(failed),
     'failed': len(failed),
@@ -93,6 +97,7 @@ def search_section(
     # Ledgers of older versions do not have this field.
     'saved_tokens': sum(ledger.get('saved_tokens', 0) for ledger in ledgers),
     'lost': sum(ledger['lost'] for ledger in ledgers),
+    'stopped': dict(stopped.most_common()),
     'failures': dict(Counter(failed).most_common()),
   }
 

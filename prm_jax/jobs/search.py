@@ -45,6 +45,8 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
     names = check_earlier(settings, names) | names
   trees = read_trees(settings.go_on_from, problems)
   check_grown(settings, trees)
+  if isinstance(models.policy, RecordedPolicy):
+    check_recorded(settings, models.policy, trees)
   if trees:
     log(f'{len(trees):,} of {len(problems):,} problems were searched before')
   job = make_job(settings, problems, trees, models, names)
@@ -62,19 +64,31 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   prm = open_prm(settings, solver, workdir) if settings.scores else None
   policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
-  if isinstance(policy, RecordedPolicy):
-    check_recorded(settings, policy)
   return AskedModels(policy=policy, prm=prm)
 
 
-def check_recorded(settings: SearchSettings, policy: RecordedPolicy) -> None:
-  """Raises UserError if a search asks for more chains than were recorded."""
+def check_recorded(
+  settings: SearchSettings,
+  policy: RecordedPolicy,
+  trees: Mapping[str, dict[str, Any]],
+) -> None:
+  """Raises UserError if a search asks for more chains than were recorded.
+
+  Args:
+    trees: trees of an earlier search, which has taken some of the chains.
+  """
   wanted = settings.method_config.samples
-  if 0 < policy.samples < wanted:
+  taken = [tree['nodes'][0].get('drawn', 0) for tree in trees.values()]
+  before = max(taken, default=0)
+  if 0 < policy.samples < before + wanted:
+    has, cure = '', 'sample more, or set it lower'
+    if before:
+      has = f', of which go_on_from={settings.go_on_from!r} took {before}'
+      cure = 'set it lower, or search more samples anew'
     raise UserError(
       f'policy.workdir={settings.policy.workdir!r} has {policy.samples} chains '
-      f'of each problem, and {settings.method}.samples={wanted} asks for more; '
-      'sample more, or set it lower'
+      f'of each problem{has}, and {settings.method}.samples={wanted} asks for '
+      f'more; {cure}'
     )
 
 

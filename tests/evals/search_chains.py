@@ -12,6 +12,7 @@ LEDGER = {
   'rounds': 2,
   'lost': 0,
   'dead': {},
+  'stopped': '',
   'seconds': 0.5,
 }
 

@@ -19,7 +19,7 @@ def test_the_section_by_hand():
       saved_tokens=70,
       dead={'cut off': 1, 'repeats itself': 4},
     ),
-    chosen('c', False, ended=False, tokens=200, lost=3),
+    chosen('c', False, ended=False, tokens=200, lost=3, stopped='tokens'),
   ]
   got = search.search_section(chains, ['no step'], resamples=200)
   assert got['problems'] == 4 and got['failed'] == 1
@@ -32,7 +32,7 @@ def test_the_section_by_hand():
   low, high = got['cost']['tokens']['ci95']
   assert 100 <= low < 200 < high <= 300
   assert list(got['dead'].items()) == [('repeats itself', 4), ('cut off', 3)]
-  assert got['lost'] == 3
+  assert got['lost'] == 3 and got['stopped'] == {'tokens': 1}
   assert got['saved_tokens'] == 70
   assert got['failures'] == {'no step': 1}
 

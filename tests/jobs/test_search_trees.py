@@ -9,15 +9,27 @@ from prm_jax.data.problems import Problem
 from prm_jax.jobs.search import read_trees
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.tree import Tree
-from tests.shared.command_line import copy_run, the_error
+from tests.shared.command_line import copy_run, run_all, the_error
 from tests.shared.finished_jobs import FinishedJobs, run_named
 
 MCTS = '--config=configs/search_math.py:mcts,tiny'
+BEST = '--config=configs/search_math.py:best_of_n,tiny'
+RECORDED = (
+  BEST,
+  '--config.policy.kind=recorded',
+  '--config.policy.workdir={tmp}/sample',
+)
 FIRST = {
   'begun': [MCTS],
   'at once': [MCTS, '--config.mcts.simulations=16'],
   'others': [MCTS, '--config.problems.first=2', '--config.problems.count=3'],
-  'best': ['--config=configs/search_math.py:best_of_n,tiny'],
+  'best': [BEST],
+  'sample': [
+    '--config=configs/sample_math.py:tiny',
+    '--config.problems.split=test',
+    '--config.problems.train_problems=128',
+    '--config.samples=6',
+  ],
 }
 THEN = {
   'grown': [
@@ -30,12 +42,20 @@ THEN = {
     '--config=configs/search_math.py:majority,tiny',
     '--config.go_on_from={tmp}/begun',
   ],
+  'recorded': [*RECORDED, '--config.best_of_n.samples=4'],
+}
+LAST = {
+  'recorded further': [
+    *RECORDED,
+    '--config.best_of_n.samples=2',
+    '--config.go_on_from={tmp}/recorded',
+  ],
 }
 
 
 @pytest.fixture(scope='module')
 def jobs(tmp_path_factory) -> FinishedJobs:
-  return FinishedJobs(tmp_path_factory.mktemp('jobs'), FIRST, THEN)
+  return FinishedJobs(tmp_path_factory.mktemp('jobs'), FIRST, THEN, LAST)
 
 
 def visits_of(jobs, name) -> list[dict]:
@@ -62,6 +82,32 @@ def test_a_kept_tree_grows_further(jobs):
     for name in ('grown', 'at once')
   ]
   assert took[0] < took[1]
+
+
+def test_the_chains_that_an_earlier_search_left_are_taken(jobs):
+  assert jobs.read('recorded further')['calls'] == 8 * 2
+  for record in jobs.trees('recorded further'):
+    drawn = Tree.from_dict(record['tree'])
+    assert [node.stream.number for node in drawn.nodes if node.ended] == [
+      *range(6)
+    ]
+
+
+def test_more_than_the_chains_that_an_earlier_search_left_are_refused(
+  jobs, tmp_path
+):
+  line = [
+    *jobs.fill(LAST['recorded further']),
+    '--config.best_of_n.samples=3',
+    f'--workdir={tmp_path / "run"}',
+  ]
+  (done,) = run_all([line])
+  assert re.search(
+    'has 6 chains of each problem, of which go_on_from=.* took 4, and '
+    'best_of_n.samples=3 asks for more; set it lower',
+    the_error(done),
+  )
+  assert not (tmp_path / 'run' / 'config.json').exists()
 
 
 def test_a_tree_without_a_text_for_an_id_is_refused(tmp_path):
