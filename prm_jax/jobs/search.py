@@ -119,10 +119,9 @@ def make_job(
     problem = problems[index]
     task = Task(problem.id, problem.text, problem.truth, problem.dataset)
     kept = trees.get(problem.id)
-    found = yield from search_problem(
-      task, plan, Tree.from_dict(kept) if kept else None
-    )
-    return found[:1]  # its tree has the others
+    tree = Tree.from_dict(kept) if kept else None
+    # The tree of the chosen chain has the others.
+    return search_problem(task, plan, tree, others=False)
 
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
     found = [ended.chains[0] for ended in items.values() if not ended.failed]

@@ -1,5 +1,6 @@
 """Turns the tree of a finished search into chains, the chosen one first."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from prm_jax.data.chains import Chain
@@ -10,15 +11,16 @@ from prm_jax.search.tree import Tree
 
 def to_chains(
   tree: Tree,
-  chosen: int,
+  ends: Sequence[int],
   task: Task,
   name: str,
   ledger: dict[str, Any],
 ) -> list[Chain]:
-  """Returns the chosen chain and then the others that ended.
+  """Returns the chains that end at some nodes.
 
   Args:
-    chosen: node at which the chosen chain ends.
+    ends: nodes at which the chains end, that of the chosen one first. Grading
+      an answer may take seconds, so name only those that are used.
     name: names of method, policy and PRM, for `meta['generator']`.
     ledger: what the search spent, in JSON types.
 
@@ -27,8 +29,7 @@ def to_chains(
     whether it `ended`, its step `scores` and its `chain_score`. The first
     chain's also has the `tree` and the `ledger`.
   """
-  order = [chosen, *(i for i in tree.ended() if i != chosen)]
-  chains = [_to_chain(tree, i, task, n, name) for n, i in enumerate(order)]
+  chains = [_to_chain(tree, i, task, n, name) for n, i in enumerate(ends)]
   chains[0].meta['search'] |= {'tree': tree.to_dict(), 'ledger': ledger}
   return chains
 

@@ -295,8 +295,12 @@ class Searching:
           rejected.append(i)
     self.ledger.saved_tokens = saved_tokens(self.tree, rejected)
 
-  def to_chains(self) -> list[Chain]:
-    """Chooses a chain and returns it and the others by `results.to_chains`."""
+  def to_chains(self, others: bool) -> list[Chain]:
+    """Chooses a chain and returns it by `results.to_chains`.
+
+    Args:
+      others: returns the other chains that ended, too.
+    """
     tree, plan = self.tree, self._plan
     # An end that was only looked at is better than a chain without an end.
     candidates = tree.ended() or tree.ended(scratch=True)
@@ -307,7 +311,10 @@ class Searching:
       longest = max(tree.nodes[i].depth for i in alive)
       candidates = [i for i in alive if tree.nodes[i].depth == longest]
     chosen = plan.method.choose(tree, candidates, plan.config)
-    return to_chains(tree, chosen, self.task, plan.name, self.ledger.to_dict())
+    ends = [chosen]
+    if others:
+      ends += [i for i in tree.ended() if i != chosen]
+    return to_chains(tree, ends, self.task, plan.name, self.ledger.to_dict())
 
 
 def _split_rounds(
@@ -362,13 +369,14 @@ def _why_unusable(completion: Completion, at: int) -> str:
 
 
 def search_problem(
-  task: Task, plan: SearchPlan, tree: Tree | None = None
+  task: Task, plan: SearchPlan, tree: Tree | None = None, others: bool = True
 ) -> Work:
   """Searches one problem; this is the work of an item for the driver.
 
   Args:
     tree: tree of an earlier search of the problem, which this one continues and
       changes.
+    others: whether the other chains that ended are returned, too.
 
   Returns:
     The chosen chain and then the others, see `results.to_chains`.
@@ -380,4 +388,4 @@ def search_problem(
   """
   searching = Searching(task, plan, tree)
   yield from searching.run()
-  return searching.to_chains()
+  return searching.to_chains(others)

@@ -13,7 +13,7 @@ import pytest
 import prm_jax
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.problems import choose_problems
-from prm_jax.inference import loading
+from prm_jax.inference import grading, loading
 from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import Scoring
@@ -175,16 +175,22 @@ def test_some_of_the_problems_with_a_budget(jobs):
 
 
 def test_the_journal_gets_one_chain_of_a_problem():
-  """The other chains that ended stand in its tree."""
+  """The others that ended stand in its tree, and their answers are not read."""
   settings = configs.settings('search_math', 'best_of_n,tiny')
   domain = settings.policy.solver
-  problems = choose_problems(settings.problems, settings.seed)[:2]
+  problems = choose_problems(settings.problems, settings.seed)
   models = AskedModels(policy=SolverPolicy(domain), prm=ExactScorer(domain))
   job = search_job.make_job(settings, problems, {}, models, {})
-  for ended in drive(range(2), job.start, job.models, 2):
+  grading.answer_of.cache_clear()
+  items = list(drive(range(8), job.start, job.models, 8))
+  assert grading.answer_of.cache_info().misses == 8
+  different = set()
+  for ended in items:
     (chain,) = ended.chains
     tree = Tree.from_dict(chain.meta['search']['tree'])
     assert len(tree.ended()) == 4
+    different |= {(chain.problem, tree.steps(i)) for i in tree.ended()}
+  assert len(different) > 8
 
 
 @pytest.mark.slow
