@@ -142,14 +142,21 @@ def label_tree(
     The labelled chain first, then the added ones. These have the chain's meta,
     an `id` that ends in '/omega/' and their number, the right answer as
     `truth`, and nothing of OF_ONE_CHAIN. The counts in the first chain's
-    `meta['rollouts']` are those of all searches.
+    `meta['rollouts']` are those of all searches. None are added if the policy
+    gives no rollouts from the problem.
 
   Raises:
     CannotDo: The chain itself cannot be labelled, see `label`.
   """
   states: States = {}
   truth = grading.truth_of(chain)
-  yield from _visit(chain, (), states, truth, config)
+  try:
+    yield from _visit(chain, (), states, truth, config)
+  except GaveUp:
+    raise
+  except CannotDo:
+    # The chain itself may need no rollouts from the problem.
+    return (_with_tally((yield from _label(chain, states, config)), states),)
   chains = [(yield from _label(chain, states, config))]
   while len(chains) <= config.searches:
     chosen = select(list(states.values()), config)

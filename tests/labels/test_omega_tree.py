@@ -173,6 +173,44 @@ def test_chains_found_before_the_policy_fails_are_kept():
   assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.parametrize('refused', [False, True])
+def test_a_chain_is_labelled_without_rollouts_from_its_problem(refused):
+  """Of a right chain `label` asks for none, and the tree gives no less."""
+  chain = Chain('1 + 1?', ('1 + 1 = 2',), '2', True, meta={'id': 'x'})
+  config = OmegaConfig(searches=3)
+  work = omega.label_tree(chain, config)
+  next(work)
+  with pytest.raises(StopIteration) as end:
+    if refused:
+      work.throw(CannotDo('the server refused'))
+    work.send([[None] * 8])
+  [found] = end.value.value
+  [alone], _ = run([omega.label(chain, config)], SolverPolicy(DEFAULT))
+  assert found.labels == alone.labels
+  unknown = 0 if refused else 8
+  assert found.meta['rollouts'] == {'unfinished': 0, 'unknown': unknown}
+
+
+def test_a_wrong_chain_is_searched_without_rollouts_from_its_problem():
+  class FailsAtTheProblem:
+    def complete(self, requests):
+      drawn = SolverPolicy(DEFAULT).complete(requests)
+      return [
+        answer if request.steps else [None] * request.samples
+        for request, answer in zip(requests, drawn, strict=True)
+      ]
+
+  chains, _ = wrong_chains(DEFAULT, 50)
+  config = OmegaConfig(searches=3)
+  trees, _ = run(
+    [omega.label_tree(chain, config) for chain in chains], FailsAtTheProblem()
+  )
+  labelled = [found for found in trees if not isinstance(found, CannotDo)]
+  assert 0 < len(labelled) < len(chains)
+  for (found,) in labelled:
+    assert found_error(found, config) > 0
+
+
 def test_a_search_that_ends_early_returns_what_it_has():
   """The driver says that the model gave up, and asks nothing more."""
   [chain, *_], _ = wrong_chains(LONG, 3)
