@@ -95,6 +95,11 @@ SERVED = {
   'policy.endpoint.base_url': 'http://localhost:1',
   'policy.endpoint.model': 'm',
 }
+GREEDY = {
+  'policy.kind': 'workdir',
+  'policy.workdir': '/policy',
+  'policy.sampling.temperature': 0.0,
+}
 # Values that are wrong together, or are missing.
 TOGETHER = [
   (
@@ -134,14 +139,20 @@ TOGETHER = [
   *(
     (
       job,
-      {
-        'policy.kind': 'workdir',
-        'policy.workdir': '/policy',
-        'policy.sampling.temperature': 0.0,
-      },
+      GREEDY,
       r'policy.sampling.temperature=0\.0: \d+ completions would be equal',
     )
     for job in ('sample', 'label:rollouts', 'label:omega', 'search:majority')
+  ),
+  (
+    'search:mcts',
+    GREEDY | {'mcts.width': 1, 'mcts.rollouts': 8},
+    r'policy.sampling.temperature=0\.0: 8 completions would be equal',
+  ),
+  (
+    'search:refine',
+    GREEDY | {'refine.samples': 1, 'refine.rounds': 4},
+    r'policy.sampling.temperature=0\.0: 5 completions would be equal',
   ),
   (
     'label:judge',
@@ -159,6 +170,9 @@ def test_values_that_do_not_go_together_are_named(job, values, line):
 
 def test_one_completion_needs_no_chance():
   assert read('label:judge', **SERVED, **{'policy.endpoint.temperature': 0.0})
+  assert read('search:mcts', **GREEDY, **{'mcts.width': 1})
+  once = {'refine.samples': 1, 'refine.rounds': 0}
+  assert read('search:refine', **GREEDY, **once)
 
 
 def test_a_policy_that_nobody_asks_may_be_unfinished():

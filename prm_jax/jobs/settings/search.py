@@ -124,8 +124,10 @@ class SearchSettings(ItemSettings):
 
   def check_together(self) -> None:
     method = self.method_config
-    # Proposals of a step, or whole chains.
-    several = max(getattr(method, n, 1) for n in ('samples', 'width'))
+    # Proposals of a step, whole chains, or a chain and its rewrites.
+    names = ('samples', 'width', 'rollouts')
+    rewritten = 1 + getattr(method, 'rounds', 0)
+    several = max(rewritten, *(getattr(method, name, 1) for name in names))
     self.check_policy('is searched with', self.problems, several)
     if self.scores:
       self._check_prm()
