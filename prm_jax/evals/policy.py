@@ -8,7 +8,6 @@ a policy that imitates the data should come near them.
 
 import contextlib
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -169,9 +168,10 @@ def agreement_in_error(
   shares = []
   for right, ids in zip(correct, answers, strict=True):
     wrong = ids[~right.astype(bool)]
-    pairs = list(itertools.combinations(wrong, 2))
-    if pairs:
-      shares.append(np.mean([a == b and a >= 0 for a, b in pairs]))
+    if len(wrong) > 1:
+      _, counts = np.unique(wrong[wrong >= 0], return_counts=True)
+      agree = (counts * (counts - 1)).sum()
+      shares.append(agree / (len(wrong) * (len(wrong) - 1)))
   return float(np.mean(shares)) if shares else None
 
 

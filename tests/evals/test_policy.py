@@ -1,7 +1,9 @@
 """Evaluation of a policy, on completions written by hand."""
 
 import dataclasses
+import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -100,6 +102,30 @@ def test_a_section_by_hand():
 def test_chains_without_an_answer_do_not_agree():
   none = np.array([[-1, -1]])
   assert policy.agreement_in_error(np.zeros((1, 2)), none) == 0
+
+
+def test_agreement_is_the_share_of_pairs():
+  rng = np.random.default_rng(0)
+  correct = rng.random((20, 7)) < 0.4
+  answers = rng.integers(-1, 3, (20, 7))
+  pairs = [
+    list(itertools.combinations(ids[~right], 2))
+    for right, ids in zip(correct, answers, strict=True)
+  ]
+  shares = [np.mean([a == b >= 0 for a, b in some]) for some in pairs if some]
+  found = policy.agreement_in_error(correct, answers)
+  assert found == np.mean(shares)
+
+
+def test_agreement_of_many_samples_keeps_no_pairs():
+  """Half of 1,000 wrong answers are equal; there are 499,500 pairs."""
+  answers = np.arange(1000)[None] % 2
+  tracemalloc.start()
+  found = policy.agreement_in_error(np.zeros_like(answers), answers)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert found == pytest.approx(499 / 999)
+  assert peak < 1e6  # bytes
 
 
 def test_agreement_is_none_without_two_errors_of_a_problem():
