@@ -78,9 +78,11 @@ def list_numbers(
           yield from list_numbers({'over_null': lead}, at)
       else:
         yield from list_numbers(value, where)
-    elif _is_finite(value):
-      # An interval beside several numbers belongs to the first of them.
-      yield where, float(value), tuple(ci95) if pair else None
+    elif value is None or values.is_number(value):
+      if _is_finite(value):
+        yield where, float(value), tuple(ci95) if pair else None
+      # An interval beside several numbers belongs to the first of them, which
+      # may be unknown.
       pair = False
 
 

@@ -63,6 +63,8 @@ def test_ends_beyond_our_budgets_are_open():
   assert never['ratio'] is None
   assert never['ci95'] == pytest.approx([0.1, 0.1])
   assert never['open'] == [True, False]
+  # The interval is of the ratio that there is not, and of no other number.
+  assert [*list_numbers(never)] == [('wanted', right[:, 1].mean(), None)]
   # Two seeds do not tell. t of 1 degree of freedom is 12.7, so +0.04 and 0
   # give 0.02 -+ 0.25 at our largest budget, and -0.58 -+ 0.25 at our smallest.
   seeds = np.array([[0.2, 0.5, 0.84], [0.2, 0.5, 0.8]])
