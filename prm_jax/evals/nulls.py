@@ -7,6 +7,7 @@ accuracy may fall as n grows. The null of error localisation flags steps at
 random, at the rate with the highest F1.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,8 +65,7 @@ def random_per_text_curve(
         'right and wrong: check their answers in one way'
       )
     curve[q] = 0.0
-    for count in np.unique(counts[of_text > 0]):
-      lower = _lower_scored(counts, count)
+    for count, lower in zip(*_lower_scored(counts), strict=True):
       m = np.arange(len(lower) - count)
       chosen = lower[m] @ (contains[m + count] - contains[m])
       curve[q] += chosen * of_text[counts == count].sum()
@@ -83,31 +83,46 @@ def _subset_shares(samples: int, ns: Sequence[int]) -> np.ndarray:
   return shares
 
 
-def _lower_scored(counts: np.ndarray, own: int) -> np.ndarray:
-  """Returns p(m), the samples of texts that score below one with `own`.
+def _lower_scored(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns p(m), the samples of texts that score below one with c samples.
+
+  Where its score is at the quantile u of all scores, each other text is below
+  it with probability u, independently. So p(m) is the coefficient of x^m in the
+  mean, over u in [0, 1], of the product of 1 - u + u x^d over the d samples of
+  each other text. Gauss-Legendre nodes give the exact mean of a polynomial in u
+  of this degree, and the values at roots of unity give the coefficients.
 
   Args:
-    counts: [M] samples of every text, of which one has `own`.
+    counts: [M] samples of every text.
 
   Returns:
-    [N + 1] probabilities.
+    c: [D] the different counts.
+    p: [D, N + 1] probabilities for each of them, with errors near 1e-15.
   """
-  others = list(counts)
-  others.remove(own)
-  # [k, m]: the share of the k-subsets of the texts so far with m samples.
-  shares = np.zeros((len(counts), counts.sum() + 1))
-  shares[0, 0] = 1.0
-  end = 1  # from here on every share is 0
-  for seen, count in enumerate(others, 1):
-    # A k-subset of `seen` texts has the newest one with probability k / seen.
-    k = np.arange(1, seen + 1)[:, None]
-    with_newest = np.zeros((seen, end + count))
-    with_newest[:, count:] = shares[:seen, :end]
-    end += count
-    shares[1 : seen + 1, :end] = (
-      with_newest * k / seen + shares[1 : seen + 1, :end] * (seen - k) / seen
-    )
-  return shares.mean(0)
+  end = counts.sum() + 1
+  sizes, texts = np.unique(counts, return_counts=True)
+  # The polynomials are real, so the other roots have conjugate values.
+  x = np.exp(-2j * np.pi * np.arange(end // 2 + 1) / end)
+  powers, one = x ** sizes[:, None], np.ones((1, len(x)))
+  mean = np.zeros(powers.shape, complex)
+  for u, weight in zip(*_quadrature((len(counts) + 1) // 2), strict=True):
+    factors = 1 - u + u * powers
+    # All texts but one of each size, then one of every size but the own.
+    product = np.prod(factors ** (texts - 1)[:, None], axis=0)
+    smaller = np.cumprod(np.concatenate([one, factors[:-1]]), axis=0)
+    larger = np.cumprod(np.concatenate([one, factors[:0:-1]]), axis=0)[::-1]
+    mean += weight * product * smaller * larger
+  return sizes, np.fft.irfft(mean, end)
+
+
+@functools.cache
+def _quadrature(count: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns K Gauss-Legendre nodes in [0, 1] and their weights.
+
+  They integrate polynomials of degree below 2 K exactly.
+  """
+  nodes, weights = np.polynomial.legendre.leggauss(count)
+  return (nodes + 1) / 2, weights / 2
 
 
 def noise(

@@ -1,6 +1,7 @@
 """Nulls against enumeration and simulation."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -66,6 +67,46 @@ def test_many_samples_stay_exact():
       hits += (subset % 7 == 1).mean()
     # Four standard errors of a share of a share.
     assert abs(hits / draws - share) < 4 * 0.5 / draws**0.5
+
+
+def lower_scored(counts, own):
+  """Over all numbers k of lower texts, and all k of the others: [N + 1]."""
+  others = list(counts)
+  others.remove(own)
+  found = np.zeros(sum(counts) + 1)
+  for k in range(len(counts)):
+    subsets = [*itertools.combinations(others, k)]
+    for subset in subsets:
+      found[sum(subset)] += 1 / len(subsets) / len(counts)
+  return found
+
+
+@pytest.mark.parametrize(
+  'counts',
+  [
+    [3],
+    [1, 1],
+    [2, 5],
+    [1, 1, 1, 1, 1, 1, 1],
+    [1, 1, 1, 2, 2, 3, 7],
+    [4, 4, 4, 4, 1, 1, 1, 1, 9, 2],
+  ],
+)
+def test_the_samples_of_lower_texts_by_enumeration(counts):
+  for own, found in zip(*nulls._lower_scored(np.array(counts)), strict=True):
+    np.testing.assert_allclose(
+      found, lower_scored(counts, own), rtol=0, atol=1e-14
+    )
+
+
+def test_two_thousand_samples_take_no_seconds():
+  """As many right as wrong texts of every count: 1/2, whatever n is."""
+  texts = np.repeat(np.arange(256), np.arange(256) % 16 + 1)  # 2,176 samples
+  right = texts // 16 % 2 == 0
+  began = time.process_time()
+  found = nulls.random_per_text_curve([texts], [right], [1, 8, 64, 512])[0]
+  assert time.process_time() - began < 2  # filling tables of all texts took 7
+  np.testing.assert_allclose(found, 0.5, atol=1e-12)
 
 
 def test_a_text_that_is_right_and_wrong_is_named():
