@@ -10,7 +10,7 @@ the model of the run, which `prm_jax.load` opens like any other.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -173,22 +173,22 @@ def _judge_heads(
   settings: PrmSettings,
 ) -> dict[str, Any]:
   """Measures every head on every set with labels, beside the untrained rule."""
-  parts = {
-    name: scorers.make_part(chains)
-    for name, chains in sets.items()
-    if any(chain.labels for chain in chains)
-  }
   evaluation: PrmEvaluation = settings.evaluation
 
-  def judge(params: Any, head: HeadConfig) -> dict[str, scorers.Judged]:
+  def scoring(params: Any, head: HeadConfig) -> Scoring:
     segments = settings.data.segments
-    score = score_pieces(make_scoring(features, params, head), segments)
-    found = {name: score(part.chains) for name, part in parts.items()}
-    return scorers.judge(found, parts, evaluation.wrong_share)
+    return score_pieces(make_scoring(features, params, head), segments)
 
   width = data.states.shape[1]
   rule = HeadConfig(settings.head.kind, likelihood=True)
   untrained = init_head(jax.random.key(0), width, rule)
+  parts = _parts_to_judge(sets, scoring(untrained, rule))
+
+  def judge(params: Any, head: HeadConfig) -> dict[str, scorers.Judged]:
+    score = scoring(params, head)
+    found = {name: score(part.chains) for name, part in parts.items()}
+    return scorers.judge(found, parts, evaluation.wrong_share)
+
   judged = {UNTRAINED: [judge(untrained, rule)]}
   for name in settings.frozen.heads:
     fits = fit_seeds(name, data, problems, settings)
@@ -196,6 +196,23 @@ def _judge_heads(
   return scorers.compare(
     judged, parts, UNTRAINED, settings.seed, evaluation.resamples
   )
+
+
+def _parts_to_judge(
+  sets: Mapping[str, Sequence[Chain]], score: Scoring
+) -> dict[str, scorers.Part]:
+  """Returns the labelled chains of the sets in which first errors are judged.
+
+  Of these sets some chains have an error and some have none, and a step was
+  read. Dev is always one of them: it was checked before.
+  """
+  parts = {}
+  for name, chains in sets.items():
+    part = scorers.make_part([chain for chain in chains if chain.labels])
+    both = 0 < (part.first >= 0).sum() < len(part.first)
+    if both and any(map(len, score(part.chains))):
+      parts[name] = part
+  return parts
 
 
 def _load_backbone(opened: TrainingJob) -> Any:
