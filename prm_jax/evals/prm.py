@@ -299,16 +299,17 @@ def _with_thresholds(
   headline: np.ndarray,  # [M]
   chosen: suite.ChosenOnDev | None,
 ) -> list[dict[str, Any]]:
-  """Returns the chains to show; an outcome model's only have the last score.
+  """Returns the chains to show; an outcome model's only have the chain's score.
 
+  It is the last step's, and a chain that was not read whole has none.
   They have thresholds of their own where these are not dev's.
   """
   scores, own = read.scores, {}
   if not chosen:
     own = {'threshold': 0.0}  # no step is flagged
     scores = [
-      np.where(np.arange(len(row)) == len(row) - 1, row, np.nan)
-      for row in scores
+      np.where(np.arange(len(row)) == len(chain.steps) - 1, row, np.nan)
+      for chain, row in zip(read.chains, scores, strict=True)
     ]
   elif wanted.wrong_share:
     own = {'threshold': chosen.threshold}

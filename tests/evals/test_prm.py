@@ -310,6 +310,20 @@ def test_an_outcome_model_judges_the_last_step_alone():
     assert record['threshold'] == 0
 
 
+def test_an_outcome_model_has_no_score_of_a_chain_that_was_cut():
+  """The last step that was read is no last step."""
+  dataset = Dataset([], MIXED, {'some': MIXED}, '', pathlib.Path(), False)
+
+  def score(chains):
+    return [np.array([0.5, 0.7][: 1 + (c.problem == 'p')]) for c in chains]
+
+  targets = TargetConfig(supervision='outcome')
+  wanted = PrmEvaluation(best_of_n='')
+  found = evaluate(wanted, targets, dataset, score, None, 0, print)
+  shown = {record['problem']: record['scores'] for record in found.shown}
+  assert shown == {'p': [None, 0.7], 'q': [None, None]}
+
+
 def test_dev_chains_are_numbered_in_their_set():
   dev = [*MIXED, *(steps_of(f'p{i}', 1.0, 0.0) for i in range(6))]
   found, _ = judged({}, dev, max_dev_problems=4)
