@@ -329,10 +329,11 @@ def diagnostics_section(
     'minimum_at_last': diagnostics.minimum_at_last(values, mask),
     'length_correlation': diagnostics.length_correlation(chain_scores, mask),
   }
-  if all(chain.outcome is not None for chain in chains):
-    outcomes = np.array([chain.outcome for chain in chains], bool)
+  checked = np.array([chain.outcome is not None for chain in chains], bool)
+  if checked.any():
+    outcomes = np.array([bool(chain.outcome) for chain in chains])[checked]
     result['right_answer_wrong_process'] = diagnostics.wrong_process_found(
-      values, mask, first, outcomes, threshold
+      values[checked], mask[checked], first[checked], outcomes, threshold
     )
   return result
 

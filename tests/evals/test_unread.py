@@ -182,6 +182,24 @@ def test_diagnostics_are_of_whole_chains():
   assert found['right_answer_wrong_process']['count_wrong_process'] == 0
 
 
+def test_a_chain_without_an_outcome_hides_no_wrong_process():
+  chains = [labelled(2, 1, outcome=True), labelled(2, outcome=True)]
+  scores = [np.array([0.9, 0.1]), np.array([0.9, 0.8])]
+  headline = prm.chain_scores(chains, scores, 'min')
+  of_all = suite.diagnostics_section(chains, scores, headline, 0.5)
+  assert of_all['right_answer_wrong_process']['found'] == 1
+  unchecked = [labelled(2), labelled(2, 0), *chains]
+  scores = [np.array([0.9, 0.2])] * 2 + scores
+  headline = prm.chain_scores(unchecked, scores, 'min')
+  found = suite.diagnostics_section(unchecked, scores, headline, 0.5)
+  name = 'right_answer_wrong_process'
+  assert found[name] == of_all[name]
+  found = suite.diagnostics_section(
+    unchecked[:2], scores[:2], headline[:2], 0.5
+  )
+  assert name not in found  # nothing is known
+
+
 def test_prmbench_judges_no_step_beyond_the_window():
   chains = [labelled(3, 1), labelled(3, 1)]
   scores = [np.array([0.9, 0.1, 0.1]), np.array([0.9, 0.1])]
