@@ -170,9 +170,10 @@ def render(run: RunFiles) -> str:
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
   cut = cut if values.is_number(cut) else 0.5
   source = threshold.get('source') if isinstance(threshold, dict) else ''
-  one_cut = all(
-    chain_views.own_cut(extra, cut) == cut for _, extra in run.chains
-  )
+  cuts = {chain_views.own_cut(extra, cut) for _, extra in run.chains}
+  shown_cut = f'{cut:.4g}' if cuts <= {cut} else 'the threshold of its set'
+  if cuts == {0}:  # of an outcome model, of which no step is flagged
+    shown_cut = ''
   shown = [
     chain_views.chain_view(chain, extra, cut)
     for chain, extra in run.chains[: chain_views.MAX_CHAINS]
@@ -197,7 +198,7 @@ def render(run: RunFiles) -> str:
     shown=len(shown),
     found=len(run.chains),
     total=run.chain_count,
-    cut=f'{cut:.4g}' if one_cut else 'the threshold of its set',
+    cut=shown_cut,
     threshold=source,
     command=run.manifest.get('command'),
     manifest=values.flatten_rows(made_with),

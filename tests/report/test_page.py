@@ -354,3 +354,24 @@ def test_heads_on_a_frozen_backbone_are_words(tmp_path):
   del one['seeds']
   with pytest.raises(UserError, match=r'heads\.gsm8k\.both\.seeds'):
     write_report(write(tmp_path, results))
+
+
+@pytest.mark.parametrize(
+  ('thresholds', 'shown'),
+  [
+    ([None, None], '“flagged” the first step that scores below 0.4.'),
+    ([0.4, 0.4], '“flagged” the first step that scores below 0.4.'),
+    ([0.3, None], '“flagged” the first step that scores below the threshold'),
+    ([0.0, 0.0], 'the first step that is labelled wrong. Steps after'),
+  ],
+)
+def test_the_page_explains_flags_only_where_there_is_a_threshold(
+  thresholds, shown, tmp_path
+):
+  """An outcome model flags no step: the thresholds of its chains are 0."""
+  chains = [
+    record(problem=f'q{i}', threshold=own) for i, own in enumerate(thresholds)
+  ]
+  page = parse(write_report(write(tmp_path, records=chains)))
+  said = page.by_id('chains').all('p')[0].text
+  assert shown in said
