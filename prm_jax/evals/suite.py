@@ -214,25 +214,33 @@ def chain_ranking_section(
 ) -> dict[str, Any]:
   """Computes how well chain scores rank right chains above wrong ones.
 
+  All methods rank the same chains, those that every one of them read whole.
+
   Args:
     chains: chains with outcomes, several per problem.
     chain_scores: method -> scores [M]; -inf for a chain not read whole.
 
   Returns:
     method -> see `ranking.ranking`; `distinct_texts`, the mean number of
-    different chains of a problem.
+    different chains of a problem; `left_out`, the number of chains with an
+    outcome that some method did not read whole.
   """
-  known = [i for i, chain in enumerate(chains) if chain.outcome is not None]
-  right = np.array([bool(chains[i].outcome) for i in known])
+  known = np.array([chain.outcome is not None for chain in chains], bool)
+  read = np.isfinite([*chain_scores.values()]).all(0)
+  ranked = known & read
+  right = np.array([bool(chain.outcome) for chain in chains])[ranked]
   problems = problem_ids(chains)
   texts = len(set(_text_ids(chains).tolist()))
   found: dict[str, Any] = {
     name: ranking.ranking(
-      Ranked(values[known], right, problems[known]), seed, resamples
+      Ranked(values[ranked], right, problems[ranked]), seed, resamples
     )
     for name, values in chain_scores.items()
   }
-  return found | {'distinct_texts': texts / len(set(problems.tolist()))}
+  return found | {
+    'distinct_texts': texts / len(set(problems.tolist())),
+    'left_out': int((known & ~read).sum()),
+  }
 
 
 def localisation_section(

@@ -191,6 +191,9 @@ def ranking(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
   texts = section.get('distinct_texts')
   if texts is not None and not is_number(texts):
     raise UserError(f'ranking.distinct_texts is {texts!r}: expected a number')
+  left_out = section.get('left_out') or 0  # absent in earlier versions
+  if not isinstance(left_out, int):
+    raise UserError(f'ranking.left_out is {left_out!r}: expected a count')
   return {
     'rows': [
       ranking_row(section[key], f'ranking.{key}')
@@ -198,4 +201,5 @@ def ranking(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
       for key in ordered(names, lead)
     ],
     'texts': None if texts is None else f'{texts:.1f}',
+    'left_out': f'{left_out:,}' if left_out else '',
   }

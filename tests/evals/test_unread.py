@@ -1,5 +1,6 @@
 """Chains longer than the model's window, whose last steps have no score."""
 
+import dataclasses
 import itertools
 import json
 
@@ -68,6 +69,48 @@ def test_a_random_scorer_has_the_auc_of_a_coin_whatever_is_unread():
   assert dev['eval/brier'] == pytest.approx(1 / 3, abs=0.02)
   lengths = np.array([len(c.steps) for c in chains])
   assert dev['eval/unread_steps'] == np.maximum(lengths - 5, 0).sum()
+
+
+@pytest.mark.parametrize('how', ['constant', 'random'])
+def test_such_a_scorer_of_chains_has_the_auc_of_a_coin_too(how):
+  """Wrong chains are longer, so more of them are cut."""
+  chains, scores = chains_and_random_scores(window=5)
+  if how == 'constant':
+    scores = [np.full(len(own), 0.5) for own in scores]
+  whole = [len(c.steps) <= 5 for c in chains]
+  read_by_all = [w and i % 3 > 0 for i, w in enumerate(whole)]
+  methods = {
+    'prm_last': prm.chain_scores(chains, scores, 'last'),
+    # Another scorer whose window cut other chains.
+    'orm': np.where(np.arange(len(chains)) % 3 > 0, 0.5, -np.inf),
+  }
+  found = suite.chain_ranking_section(chains, methods, 0, 100)
+  wrong = sum(
+    read and not chain.outcome
+    for read, chain in zip(read_by_all, chains, strict=True)
+  )
+  bound = 0 if how == 'constant' else 3 / np.sqrt(12 * wrong)
+  assert abs(found['prm_last']['auc'] - 0.5) <= bound
+  assert found['orm']['auc'] == 0.5
+  assert found['left_out'] == len(chains) - sum(read_by_all)
+  # Without an outcome a chain is not ranked anyway.
+  unchecked = dataclasses.replace(chains[0], outcome=None)
+  again = suite.chain_ranking_section([unchecked, *chains[1:]], methods, 0, 100)
+  assert again['left_out'] == found['left_out'] - 1  # which `orm` did not read
+
+
+def test_chains_are_ranked_within_a_problem_without_those_that_were_cut():
+  right, cut = labelled(2, outcome=True), labelled(3, 2, outcome=False)
+  wrong = labelled(2, 1, outcome=False)
+  scores = [np.array([0.5, 0.5])] * 3
+  methods = {'prm_last': prm.chain_scores([right, cut, wrong], scores, 'last')}
+  found = suite.chain_ranking_section([right, cut, wrong], methods, 0, 100)
+  assert found['prm_last']['within_problem']['value'] == 0.5
+  alone = {'prm_last': methods['prm_last'][:2]}
+  found = suite.chain_ranking_section([right, cut], alone, 0, 100)
+  assert found['prm_last']['auc'] is None
+  assert found['prm_last']['within_problem']['problems'] == 0
+  assert found['left_out'] == 1
 
 
 def test_a_chain_that_was_cut_loses_to_every_chain_that_was_read():

@@ -339,6 +339,23 @@ def test_unread_steps_are_reported(tmp_path):
     write_report(write(tmp_path, results))
 
 
+def test_chains_that_are_not_ranked_are_counted(tmp_path):
+  results = copy.deepcopy(DOCUMENT['results'])
+  auc = {'auc': 0.75, 'ci95': [0.7, 0.8]}
+  results['ranking'] = {'prm_min': auc, 'distinct_texts': 2.5, 'left_out': 1234}
+  page = parse(write_report(write(tmp_path, results)))
+  shown = '1,234 of the chains with a known outcome are left out.'
+  assert shown in page.by_id('ranking').text
+  for none in ({'left_out': 0}, {}):
+    del results['ranking']['left_out']
+    results['ranking'] |= none
+    page = parse(write_report(write(tmp_path, results)))
+    assert 'left out' not in page.by_id('ranking').text
+  results['ranking']['left_out'] = 'many'
+  with pytest.raises(UserError, match=r'ranking\.left_out is .many.: expected'):
+    write_report(write(tmp_path, results))
+
+
 def test_heads_on_a_frozen_backbone_are_words(tmp_path):
   one = {
     'f1': 0.25,
