@@ -122,9 +122,10 @@ class Chain:
 
 
 def source_problem(chain: Chain) -> str:
-  """Returns the problem that the chain's problem was changed from, or itself.
+  """Returns the problem that the chain's problem was made from, or itself.
 
-  A split by it keeps a problem and its variants together.
+  The chain's problem may have another wording, or also hold answers to choose
+  from. A split by it keeps a problem and its variants together.
   """
   return chain.meta.get('original_problem', chain.problem)
 

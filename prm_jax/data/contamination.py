@@ -30,7 +30,11 @@ _THOUSANDS = re.compile(r'(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))')
 _POINT = re.compile(r'(?<!\d)[.,:]|[.,:](?!\d)')
 _SENTENCE = re.compile('[;?\'"`\u00b4\u2018-\u201f]')
 _DASH = re.compile('[\u2010-\u2015\u2212]')
-_FIELDS = (*records.PROBLEM_FIELDS, 'original_question', 'modified_question')
+_FIELDS = (
+  *records.PROBLEM_FIELDS,
+  *('original_question', 'modified_question'),
+  'Question',  # of Mr-Ben
+)
 
 # Two problems that share more than this part of their words are taken to come
 # from one template. All 57 templates of the words domain pass with GSM8K's test
@@ -134,8 +138,8 @@ def same_wording(words: set[str], others: Iterable[set[str]]) -> bool:
 def read_evaluation_problems(path: str | os.PathLike) -> list[str]:
   """Reads the problems of an evaluation file: JSON lines or one JSON array.
 
-  Takes every field `question`, `problem`, `input`, `original_question` and
-  `modified_question` that a record has.
+  Takes every field `question`, `problem`, `input`, `original_question`,
+  `modified_question` and `Question` that a record has.
 
   Raises:
     UserError: a record is bad or has none of these fields, or the file has no

@@ -170,7 +170,7 @@ def evaluated_problems(
 ) -> dict[str, list[str]]:
   """Returns the problems that no training chain may have, by their set.
 
-  They are the evaluations' problems, those that these were changed from, and
+  They are the evaluations' problems, those that these were made from, and
   those in the files of `decontaminate`.
   """
   against = {

@@ -118,9 +118,10 @@ def test_problems_are_read_from_every_known_field(tmp_path):
     {'question': 'Q'},
     {'input': 'I'},
     {'original_question': 'O', 'modified_question': 'M'},
+    {'Question': 'B', 'Options': 'A: x'},
   ]
   path.write_text(json.dumps(rows))
-  assert read_evaluation_problems(path) == ['P', 'Q', 'I', 'O', 'M']
+  assert read_evaluation_problems(path) == ['P', 'Q', 'I', 'O', 'M', 'B']
   for text, message in (
     ('{"answer": 1}', ':1: none of the fields question, problem, '),
     ('{"problem": "P"}\n{"problem": 3}', ":2: 'problem' is 3"),

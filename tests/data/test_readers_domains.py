@@ -51,6 +51,7 @@ def test_mr_ben_counts_the_steps_that_the_model_numbered():
     'subject': 'college_biology',
     'generator': 'Claude2',
     'group': 'u',
+    'original_problem': 'P',
   }
   (chain,) = correct()
   assert chain.labels == (RIGHT,) * 4
@@ -231,6 +232,7 @@ def test_agent_process_bench():
   assert chain.meta == {
     'subject': 'searchR1_hotpotqa',
     'group': 'searchR1_hotpotqa:7',
+    'original_problem': 'Which  city?',
   }
 
 

@@ -13,6 +13,7 @@ from prm_jax.data.datasets import file_splits, in_dev_split, labelled_chains
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
+from tests.data.reader_examples import example
 from tests.shared.real_data import shared
 
 
@@ -108,6 +109,35 @@ def test_labels_are_of_no_problem_that_the_config_leaves_out(tmp_path):
   assert [each.problem for each in kept] == ['Mine?']
   assert any('of 1 problems, are in known.jsonl' in line for line in said)
   assert any('of 2 problems, are in changed' in line for line in said)
+
+
+@pytest.mark.parametrize(
+  ('fmt', 'name'), [('mr_ben', 'Question'), ('agent_process_bench', 'question')]
+)
+@pytest.mark.parametrize('as_evaluation', [True, False])
+def test_a_question_is_found_without_what_its_reader_joins_to_it(
+  tmp_path, fmt, name, as_evaluation
+):
+  """Mr-Ben's problems have options, AgentProcessBench's first messages."""
+  tested = example(fmt) | {name: 'Is it tested?'}
+  (tmp_path / 'tested.jsonl').write_text(json.dumps(tested) + '\n')
+  human = [
+    {'id': str(i), 'problem': text, 'steps': ['a'], 'ratings': [1]}
+    for i, text in enumerate(['is it tested', *(f'P{i}?' for i in range(20))])
+  ]
+  lines = ''.join(json.dumps(each) + '\n' for each in human)
+  (tmp_path / 'human.jsonl').write_text(lines)
+  config = DataConfig(
+    kind='files',
+    root=str(tmp_path),
+    train=(('human.jsonl', 'prm800k_flat'),),
+    evaluations={'bench': ('tested.jsonl', fmt)} if as_evaluation else {},
+    decontaminate=() if as_evaluation else ('tested.jsonl',),
+    dev_share=0.3,
+  )
+  splits = file_splits(config, 0, tmp_path, print)
+  kept = {each.problem for each in (*splits.train, *splits.dev)}
+  assert kept == {f'P{i}?' for i in range(20)}
 
 
 @pytest.mark.parametrize('seed', [0, 1, 2])

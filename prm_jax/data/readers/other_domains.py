@@ -76,7 +76,14 @@ def read_mr_ben(record: Fields) -> list[Chain] | Skip:
     if not correct:
       outcome = None if answer is None else answer == truth
   problem = records.text(record, 'Question')
+  meta = records.keep_as(
+    record,
+    subject='Subject',
+    generator='Sampled_Model',
+    group='Question_UUID',
+  )
   if options := records.text_or_none(record, 'Options'):
+    meta['original_problem'] = problem
     problem = f'{problem}\n{options}'
   return [
     Chain(
@@ -85,12 +92,7 @@ def read_mr_ben(record: Fields) -> list[Chain] | Skip:
       answer=answer,
       outcome=outcome,
       labels=first_error_labels(first, len(steps)),
-      meta=records.keep_as(
-        record,
-        subject='Subject',
-        generator='Sampled_Model',
-        group='Question_UUID',
-      ),
+      meta=meta,
     )
   ]
 
@@ -180,6 +182,7 @@ def read_agent_process_bench(record: Fields) -> list[Chain]:
     problem = f'{question}\n\n{problem}'.strip()
   final = records.integer(record, 'final_label', -1, 1)
   meta = records.keep_as(record, subject='data_source')
+  meta['original_problem'] = question
   if query := records.keep(record, 'query_index'):
     meta['group'] = f'{meta.get("subject", "")}:{query["query_index"]}'
   return [
