@@ -24,6 +24,7 @@ _LAYOUT = re.compile(
   r'|[,;:!>()\[\]\s])'
   r'|[~$]'
 )
+_ESCAPED = re.compile(r'\\([$%#&_])')
 _FRACTION = re.compile(r'\\[dt]frac(?![a-z])')
 _THOUSANDS = re.compile(r'(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))')
 # A point or comma between two digits is kept, as in 1.5 and (1,2).
@@ -72,9 +73,15 @@ def compared(text: str) -> str:
   """Returns the normal form without separators and braces.
 
   `normalise` keeps the comma of '(1,2)' and not that of '(1, 2)', and LaTeX
-  shows x^{a} as x^a.
+  shows x^{a} as x^a. The split into train and dev hashes this form, so changing
+  it would move problems from one to the other.
   """
   return re.sub('[,:{}]', '', normalise(text))
+
+
+def _unescaped(text: str) -> str:
+  """Returns `compared` of a text, where LaTeX's `\\$` is `$`, for example."""
+  return compared(_ESCAPED.sub(r'\1', text))
 
 
 def remove_contaminated(
@@ -94,12 +101,12 @@ def remove_contaminated(
   Raises:
     UserError: an evaluation set has no problems, so nothing would be checked.
   """
-  problems = [compared(source_problem(chain)) for chain in chains]
-  changed = [compared(chain.problem) for chain in chains]
+  problems = [_unescaped(source_problem(chain)) for chain in chains]
+  changed = [_unescaped(chain.problem) for chain in chains]
   contaminated: set[int] = set()
   removed = {}
   for name, texts in evaluation_problems.items():
-    evaluated = {compared(text) for text in texts}
+    evaluated = {_unescaped(text) for text in texts}
     if not evaluated:
       raise UserError(
         f'evaluation set {name!r} has no problems; leave it out, or give it '

@@ -74,11 +74,14 @@ def test_layout_does_not_change_the_normal_form(text, data):
     ('the point $(0,3)$', 'The point (0, 3)'),
     ('3:2', '3: 2'),
     ('{1,2,3}', '{1, 2, 3}'),
+    (r'Sue has \$5, and spends 10\% of it', 'Sue has $5, and spends 10% of it'),
+    (r'Room \#3 \& x\_y', 'Room #3 & x_y'),
   ],
 )
-def test_spaces_after_separators_hide_no_copy(one, other):
-  kept, _ = remove_contaminated([Chain(one, ('a',))], {'test': [other]})
-  assert not kept
+def test_spaces_after_separators_and_escapes_hide_no_copy(one, other):
+  for text, tested in ((one, other), (other, one)):
+    kept, _ = remove_contaminated([Chain(text, ('a',))], {'test': [tested]})
+    assert not kept
 
 
 def chain(problem):
