@@ -95,7 +95,8 @@ class DataConfig(SampledDrawConfig):
     root: folder of the files; '' is the environment variable PRM_JAX_DATA.
     train: files of training chains, each with its format.
     evaluations: name of an evaluation -> its file and format.
-    decontaminate: files whose problems are removed from the training chains.
+    decontaminate: files whose problems are removed from the training chains
+      that come from files or from `labels`.
     segments: how the steps of training chains are split, and with them those
       that are evaluated: a key of segments.SEGMENTS.
     dev_share: share of the problems of `train` that is held out for dev.
@@ -183,7 +184,9 @@ class DataConfig(SampledDrawConfig):
 
   def _check_kind(self) -> None:
     """Raises Faults if a value is set that another `kind` would need."""
-    of_files = ('train', 'evaluations', 'worked_answers', 'words_problems')
+    of_files = ['train', 'evaluations', 'worked_answers', 'words_problems']
+    if not self.labels:  # whose chains are decontaminated in every kind
+      of_files.append('decontaminate')
     for kind, names in (('files', of_files), ('arithmetic', ('shortest',))):
       for name in names:
         if self.kind != kind and getattr(self, name):

@@ -183,6 +183,21 @@ def test_labels_need_no_test_problems(tmp_path):
   assert [each.problem for each in kept] == ['Mine?']
 
 
+def test_labels_are_decontaminated_beside_a_domain(tmp_path):
+  chains = [chain('Mine?'), chain('Known?')]
+  dataset = chain_sets.write(tmp_path / 'labels', 'labels', chains)
+  write_json(tmp_path / 'labels' / 'results.json', {'dataset': dataset})
+  write(tmp_path / 'known.jsonl', ['known'])
+  config = DataConfig(
+    root=str(tmp_path),
+    decontaminate=('known.jsonl',),
+    labels=str(tmp_path / 'labels'),
+  )
+  splits = drawn_splits('arithmetic', config, (1, 1, 1), 0)
+  kept = labelled_chains(config, splits, print)
+  assert [each.problem for each in kept] == ['Mine?']
+
+
 @pytest.mark.parametrize('original', [None, 3, '', ' ', ['a']])
 def test_an_original_problem_is_text(original):
   with pytest.raises(

@@ -137,6 +137,10 @@ def test_a_config_of_no_task_is_refused():
       r"data\.kind='arithmetic': train is unused; leave it out or set 'files'",
     ),
     (
+      {'data.kind': 'words', 'data.decontaminate': ('a.jsonl',)},
+      r"data\.kind='words': decontaminate is unused; leave it out or set 'f",
+    ),
+    (
       {'data.kind': 'logic', 'data.shortest': 2},
       r"data\.kind='logic': shortest is unused; leave it out or set 'a",
     ),
