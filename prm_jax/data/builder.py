@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel, shown_id
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
@@ -93,25 +93,21 @@ def _canonical(chain: Chain, i: int) -> bytes:
     same = json.loads(text)['meta'] == record['meta']
   except (TypeError, ValueError, RecursionError) as error:
     raise UserError(
-      f'chain {i} ({_id(chain)}) cannot be written: {error}'
+      f'chain {i} ({shown_id(chain)}) cannot be written: {error}'
     ) from None
   if not same:
     raise UserError(
-      f'chain {i} ({_id(chain)}) cannot be written: meta must have JSON types '
-      'only, without tuples and with text as keys'
+      f'chain {i} ({shown_id(chain)}) cannot be written: meta must have JSON '
+      'types only, without tuples and with text as keys'
     )
   for label in chain.labels:
     counts = (label.successes or 0, label.trials or 0)
     if not all(isinstance(n, int) and n < 2**63 for n in counts):
       raise UserError(
-        f'chain {i} ({_id(chain)}) cannot be written: {label.successes} '
+        f'chain {i} ({shown_id(chain)}) cannot be written: {label.successes} '
         f'successes of {label.trials} trials are not 64-bit integers'
       )
   return line
-
-
-def _id(chain: Chain) -> str:
-  return repr(chain.meta.get('id', chain.problem[:40]))
 
 
 class ChainsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):

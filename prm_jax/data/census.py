@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from prm_jax.data import trie_store, tries
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, shown_id
 from prm_jax.data.encoding import DoesNotFit, StepFormat
 from prm_jax.data.examples import (
   Example,
@@ -141,7 +141,8 @@ def take_census(
   """Encodes every chain once, counts, and merges the usable ones into tries.
 
   Raises:
-    UserError: no chain is usable, or a row is too short for one.
+    UserError: no chain is usable, the tokenizer rejects one, or a row is too
+      short for one.
   """
   if config.row_length < fmt.max_length:
     raise UserError(
@@ -250,6 +251,10 @@ def _count(
   except DoesNotFit:
     counts['too_long'] += 1
     return None
+  except UserError as error:
+    raise UserError(
+      f'chain {shown_id(chain)} cannot be encoded: {error}'
+    ) from None
   if not example.step_weights.any():
     counts['unlabelled'] += 1
     return None

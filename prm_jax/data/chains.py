@@ -130,6 +130,11 @@ def source_problem(chain: Chain) -> str:
   return chain.meta.get('original_problem', chain.problem)
 
 
+def shown_id(chain: Chain) -> str:
+  """Returns the id of a chain, or how its problem begins, for a message."""
+  return repr(chain.meta.get('id', chain.problem[:40]))
+
+
 def was_cut_off(chain: Chain) -> bool:
   """Says whether a limit ended a sampled chain: its end says nothing then."""
   return chain.meta.get('finished') is False

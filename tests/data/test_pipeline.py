@@ -88,6 +88,16 @@ def test_shapes_dtypes_and_step_ends_of_batches():
     np.testing.assert_array_equal(ends, batch['tokens'] == STEP_END)
 
 
+def test_a_chain_that_the_tokenizer_rejects_is_named():
+  fmt = make_format('arithmetic', max_length=64)
+  chain = Chain('mod 10 : 7 * 3', ('7 * three',), meta={'id': 'k'})
+  message = (
+    "chain 'k' cannot be encoded: 'three' is not a word of .*; use token"
+  )
+  with pytest.raises(UserError, match=message):
+    take_census([chain], fmt, TARGETS, BATCHES)
+
+
 def test_packing_leaves_little_padding():
   batches = list(batches_of(CHAINS))
   tokens = take_census(CHAINS, FORMAT, TARGETS, BATCHES).tokens

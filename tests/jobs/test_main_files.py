@@ -165,7 +165,7 @@ FAULTS = {
   'text that the tokenizer lacks': (
     NOTHING,
     "config.data.tokenizer = 'arithmetic'",
-    'is not a word of the arithmetic tokenizer',
+    "chain '.*' cannot be encoded: .* is not a word of the arithmetic token",
   ),
 }
 
