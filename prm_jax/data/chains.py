@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, show
 
 SOURCES = ('human', 'verifier', 'rollout', 'judge', 'implicit')
 
@@ -41,15 +41,18 @@ class StepLabel:
       isinstance(self.value, int | float) and 0 <= self.value <= 1
     ):
       raise UserError(
-        f'step label {self.value!r}: expected a number in [0, 1], or None '
-        'for unknown'
+        f'step label {show(self.value)}: expected a number in [0, 1], or '
+        'None for unknown'
       )
     if self.source not in SOURCES:
       raise UserError(
-        f'label source {self.source!r}: expected one of {", ".join(SOURCES)}'
+        f'label source {show(self.source)}: expected one of '
+        f'{", ".join(SOURCES)}'
       )
     if not isinstance(self.neutral, bool):
-      raise UserError(f'neutral is {self.neutral!r}: expected true or false')
+      raise UserError(
+        f'neutral is {show(self.neutral)}: expected true or false'
+      )
     if (self.successes is None) != (self.trials is None):
       raise UserError('successes and trials come together or not at all')
     if self.trials is not None and not (
@@ -58,8 +61,8 @@ class StepLabel:
       and 0 <= self.successes <= self.trials
     ):
       raise UserError(
-        f'{self.successes!r} successes of {self.trials!r} trials: expected '
-        'whole numbers, 0 <= successes <= trials'
+        f'{show(self.successes)} successes of {show(self.trials)} trials: '
+        'expected whole numbers, 0 <= successes <= trials'
       )
 
 
@@ -99,25 +102,27 @@ class Chain:
       raise UserError('chain without steps: expected at least one')
     for i, step in enumerate(self.steps):
       if not isinstance(step, str) or not step.strip():
-        raise UserError(f'step {i} is {step!r}: expected a non-blank string')
+        raise UserError(
+          f'step {i} is {show(step)}: expected a non-blank string'
+        )
     if self.labels and len(self.labels) != len(self.steps):
       raise UserError(
         f'{len(self.labels)} labels for {len(self.steps)} steps: expected '
         'one per step, or none'
       )
     if not isinstance(self.answer, str | None):
-      raise UserError(f'answer is {self.answer!r}: expected text or None')
+      raise UserError(f'answer is {show(self.answer)}: expected text or None')
     if not isinstance(self.outcome, bool | None):
       raise UserError(
-        f'outcome is {self.outcome!r}: expected true, false or None'
+        f'outcome is {show(self.outcome)}: expected true, false or None'
       )
     if not isinstance(self.meta, Mapping):
-      raise UserError(f'meta is {self.meta!r}: expected an object')
+      raise UserError(f'meta is {show(self.meta)}: expected an object')
     original = self.meta.get('original_problem', self.problem)
     if not isinstance(original, str) or not original.strip():
       raise UserError(
-        f'meta.original_problem is {original!r}: expected a non-empty string, '
-        'or nothing'
+        f'meta.original_problem is {show(original)}: expected a non-empty '
+        'string, or nothing'
       )
 
 
@@ -175,11 +180,11 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
     UserError: a field is missing, unknown or of the wrong type.
   """
   if not isinstance(record, Mapping):
-    raise UserError(f'chain record is {record!r}: expected an object')
+    raise UserError(f'chain record is {show(record)}: expected an object')
   known = {field.name for field in dataclasses.fields(Chain)}
   if unknown := sorted(set(record) - known):
     raise UserError(
-      f'chain record with unknown field {unknown[0]!r}: expected '
+      f'chain record with unknown field {show(unknown[0])}: expected '
       f'{", ".join(sorted(known))}'
     )
   for name in ('problem', 'steps'):
@@ -189,7 +194,7 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
   for name, value in (('steps', record['steps']), ('labels', labels)):
     # A string is a sequence too: 'ab' must not become two steps.
     if not isinstance(value, list | tuple):
-      raise UserError(f'{name} is {value!r}: expected a list')
+      raise UserError(f'{name} is {show(value)}: expected a list')
   try:
     return Chain(
       **dict(record)
@@ -199,7 +204,8 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
       }
     )
   except TypeError as error:
-    why = ' '.join(str(error).split())  # a key may have line breaks
+    # A key may be long and have line breaks.
+    why = ' '.join(str(error).split())[:120]
     raise UserError(f'chain record of the wrong shape: {why}') from error
 
 

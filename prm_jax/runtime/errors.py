@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Errors of the whole disk; other error numbers concern a single file.
@@ -19,6 +20,15 @@ DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 class UserError(ValueError):
   """Reports a fault that the user can correct, and how, in one line."""
+
+
+def show(value: Any) -> str:
+  """Returns a short text of one line for a value, for error messages."""
+  if isinstance(value, list | dict):
+    kind = 'a list' if isinstance(value, list) else 'an object'
+    return f'{kind} of {len(value)}'
+  text = repr(value)
+  return text if len(text) <= 60 else f'{text[:57]}...'
 
 
 def user_message(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, show
 
 Fields = dict[str, Any]
 
@@ -178,15 +178,6 @@ _DECODER = json.JSONDecoder(
   parse_float=_float,
   parse_constant=_constant,
 )
-
-
-def show(value: Any) -> str:
-  """Returns a short text of one line for a value, for error messages."""
-  if isinstance(value, list | dict):
-    kind = 'a list' if isinstance(value, list) else 'an object'
-    return f'{kind} of {len(value)}'
-  text = repr(value)
-  return text if len(text) <= 60 else f'{text[:57]}...'
 
 
 def field(record: Any, name: str) -> Any:
