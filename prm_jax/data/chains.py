@@ -53,6 +53,11 @@ class StepLabel:
       raise UserError(
         f'neutral is {show(self.neutral)}: expected true or false'
       )
+    if self.neutral and self.value != 1:
+      raise UserError(
+        f'neutral step label {show(self.value)}: expected 1, because a neutral '
+        'step contains no error; set 1, or neutral to false'
+      )
     if (self.successes is None) != (self.trials is None):
       raise UserError('successes and trials come together or not at all')
     if self.trials is not None and not (

@@ -17,11 +17,12 @@ JSON = st.recursive(
 @st.composite
 def step_labels(draw):
   counts = sorted(draw(st.tuples(COUNTS, COUNTS)))
+  neutral = draw(st.booleans())
   return StepLabel(
-    draw(st.none() | st.floats(0, 1)),
+    1.0 if neutral else draw(st.none() | st.floats(0, 1)),
     draw(st.sampled_from(SOURCES)),
     *draw(st.sampled_from([(None, None), tuple(counts)])),
-    neutral=draw(st.booleans()),
+    neutral=neutral,
   )
 
 

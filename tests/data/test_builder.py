@@ -17,12 +17,13 @@ from tests.data.chain_strategies import any_chain
 
 FULL = Chain(
   'Prøblem \U0001f600\n',
-  ('first', ' \x00second\x00'),
+  ('first', ' \x00second\x00', 'third'),
   answer='',
   outcome=False,
   labels=(
     StepLabel(0.1, 'rollout', 1, 10, False),
-    StepLabel(None, 'judge', neutral=True),
+    StepLabel(None, 'judge'),
+    StepLabel(1.0, neutral=True),
   ),
   meta={'id': 'a/1', 'deep': [{'é': None}, 1.5, True]},
 )
@@ -142,7 +143,7 @@ def test_the_fingerprint_depends_on_every_field_and_the_order():
   seen = {builder.fingerprint([FULL])}
   changes = {
     'problem': 'q',
-    'steps': ('first', 'third'),
+    'steps': ('first', 'second', 'third'),
     'answer': None,
     'outcome': None,
     'labels': (),
@@ -153,7 +154,7 @@ def test_the_fingerprint_depends_on_every_field_and_the_order():
     changed = dataclasses.replace(FULL, **{name: value})
     seen.add(builder.fingerprint([changed]))
   label_changes = {
-    'value': 0.2,
+    'value': 1.0,
     'source': 'human',
     'successes': 2,
     'trials': 11,
@@ -162,8 +163,10 @@ def test_the_fingerprint_depends_on_every_field_and_the_order():
   fields = {f.name for f in dataclasses.fields(StepLabel)}
   assert label_changes.keys() == fields
   for name, value in label_changes.items():
-    label = dataclasses.replace(FULL.labels[0], **{name: value})
-    changed = dataclasses.replace(FULL, labels=(label, FULL.labels[1]))
+    # A neutral label is 1, and differs from the one of 1 that is not neutral.
+    change = {'value': 1.0} if name == 'neutral' else {}
+    label = dataclasses.replace(FULL.labels[0], **change | {name: value})
+    changed = dataclasses.replace(FULL, labels=(label, *FULL.labels[1:]))
     seen.add(builder.fingerprint([changed]))
   assert len(seen) == 1 + len(changes) + len(label_changes)
   assert all(len(digest) == 16 for digest in seen)

@@ -141,6 +141,8 @@ def test_from_dict_rejects_records_that_are_not_objects(record):
     ({'value': 0.6, 'successes': 1.5, 'trials': 2.5}, 'whole numbers'),
     ({'value': 0.5, 'successes': True, 'trials': 2}, 'whole numbers'),
     ({'value': 1.0, 'neutral': 'no'}, "neutral is 'no': expected true or"),
+    ({'value': 0.0, 'neutral': True}, 'neutral step label 0.0: expected 1'),
+    ({'value': None, 'neutral': True}, 'neutral step label None: expected 1'),
   ],
 )
 def test_a_step_label_checks_itself(fields, message):
