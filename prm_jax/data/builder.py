@@ -71,6 +71,11 @@ def fingerprint(chains: Iterable[Chain]) -> str:
   return digest.hexdigest()[:16]
 
 
+def fingerprints(splits: Mapping[str, Iterable[Chain]]) -> dict[str, str]:
+  """Returns the fingerprint of each split, by its name."""
+  return {split: fingerprint(chains) for split, chains in splits.items()}
+
+
 def _canonical(chain: Chain, i: int) -> bytes:
   """Returns chain `i` as a line of JSON with sorted keys, to be hashed."""
   record = {
@@ -215,6 +220,7 @@ def build(
   data_dir: str | os.PathLike,
   name: str,
   splits: Mapping[str, Sequence[Chain]],
+  prints: Mapping[str, str] | None = None,
 ) -> str:
   """Writes the splits to `data_dir/name/VERSION`, unless they are there.
 
@@ -225,6 +231,7 @@ def build(
     data_dir: root folder of the data sets; it is made if it does not exist.
     name: name of the data set: letters, digits and `_`.
     splits: the chains of each split; no split may be empty.
+    prints: the `fingerprint` of each split, where the caller has them.
 
   Returns:
     16 hex digits of the SHA-256 of the splits' names and chains.
@@ -244,7 +251,7 @@ def build(
   if not splits:
     raise UserError(f'dataset {name!r} has no splits; name at least one')
 
-  prints = {split: fingerprint(chains) for split, chains in splits.items()}
+  prints = prints or fingerprints(splits)
   digest = hashlib.sha256(
     json.dumps(prints, sort_keys=True).encode()
   ).hexdigest()[:16]

@@ -8,6 +8,7 @@ template are compared by their wording (`same_wording`), because only names and
 numbers change in them.
 """
 
+import functools
 import os
 import re
 import unicodedata
@@ -69,6 +70,8 @@ def normalise(text: str) -> str:
   return re.sub(r'\s+', '', _POINT.sub('', text))
 
 
+# A problem has several chains, and is compared again when they are split.
+@functools.lru_cache(maxsize=2**15)
 def compared(text: str) -> str:
   """Returns the normal form without separators and braces.
 

@@ -310,20 +310,23 @@ def load_dataset(
     splits = critique_splits(splits, config.critiques, seed, log)
   train = [split_chain(chain, config.segments) for chain in splits.train]
   learned = {'train': train, 'dev': splits.dev}
+  prints = builder.fingerprints(learned)
   # The name carries the content, so that runs with other data never collide.
-  name = f'{config.kind}_{_fingerprint(learned)}'
-  fingerprint = _fingerprint(learned | splits.evaluations)
+  name = f'{config.kind}_{_digest(prints)}'
+  fingerprint = _digest(prints | builder.fingerprints(splits.evaluations))
   processes.check_same(
     'the fingerprint of the data',
     fingerprint,
     'give all processes the same files',
   )
   if everywhere:
-    builder.build(directory, name, learned)
+    builder.build(directory, name, learned, prints)
     processes.wait_for_all('data')
   else:
     check_shared(directory, 'data.dir')
-    processes.first_alone('data', builder.build, directory, name, learned)
+    processes.first_alone(
+      'data', builder.build, directory, name, learned, prints
+    )
   opened = {split: builder.load(directory, name, split) for split in learned}
   return Dataset(
     **{
@@ -337,6 +340,5 @@ def load_dataset(
   )
 
 
-def _fingerprint(parts: Mapping[str, Sequence[Chain]]) -> str:
-  prints = {name: builder.fingerprint(part) for name, part in parts.items()}
+def _digest(prints: Mapping[str, str]) -> str:
   return hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()[:16]

@@ -6,10 +6,15 @@ import os
 
 import pytest
 
-from prm_jax.data import chain_sets
+from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.config import DataConfig
-from prm_jax.data.datasets import file_splits, in_dev_split, labelled_chains
+from prm_jax.data.datasets import (
+  file_splits,
+  in_dev_split,
+  labelled_chains,
+  load_dataset,
+)
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
@@ -172,6 +177,50 @@ def test_words_have_no_template_of_an_evaluation(tmp_path, seed):
   assert any('word templates have the wording' in line for line in said)
   kept, _ = words_beside(math)
   assert len(kept) == 200
+
+
+def test_chains_are_hashed_once_and_each_problem_is_normalised_once(
+  tmp_path, monkeypatch
+):
+  human = [
+    {'id': f'{i}/{k}', 'problem': f'P{i}?', 'steps': ['a'], 'ratings': [1]}
+    for i in range(20)
+    for k in range(3)
+  ]
+  lines = ''.join(json.dumps(each) + '\n' for each in human)
+  (tmp_path / 'human.jsonl').write_text(lines)
+  write(tmp_path / 'known.jsonl', ['Known?'])
+  config = DataConfig(
+    kind='files',
+    root=str(tmp_path),
+    train=(('human.jsonl', 'prm800k_flat'),),
+    decontaminate=('known.jsonl',),
+    dev_share=0.3,
+  )
+  hashed, normalised = [], []
+  canonical, normalise = builder._canonical, contamination.normalise
+
+  def count_hashed(chain, i):
+    hashed.append(chain.meta['id'])
+    return canonical(chain, i)
+
+  def count_normalised(text):
+    normalised.append(text)
+    return normalise(text)
+
+  monkeypatch.setattr(builder, '_canonical', count_hashed)
+  monkeypatch.setattr(contamination, 'normalise', count_normalised)
+  contamination.compared.cache_clear()
+
+  found = load_dataset(config, 0, tmp_path / 'work', print)
+  assert sorted(hashed) == sorted(each['id'] for each in human)
+  assert sorted(normalised) == sorted(
+    ['Known?', *(f'P{i}?' for i in range(20))]
+  )
+  # What is handed on are the fingerprints of the chains.
+  for split in ('train', 'dev'):
+    kept = builder.load(tmp_path / 'work' / 'data', found.encoded.name, split)
+    assert kept.fingerprint == builder.fingerprint(getattr(found, split))
 
 
 def test_labels_need_no_test_problems(tmp_path):
