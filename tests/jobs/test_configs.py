@@ -206,7 +206,11 @@ def test_tiny(tiny):
     'diagnostics',
   }
   chosen_by = {'prm_min', 'prm_prod', 'prm_mean', 'prm_last', 'orm'}
-  assert results['ranking'].keys() == {*chosen_by, 'distinct_texts'}
+  assert results['ranking'].keys() == {
+    *chosen_by,
+    'distinct_texts',
+    'left_out',
+  }
   curves = results['best_of_n']
   assert curves['n'] == [1, 2, 4, 8]
   assert curves.keys() == {

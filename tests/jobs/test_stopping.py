@@ -116,21 +116,22 @@ def test_a_signal_after_the_last_step_is_heard():
 
 def test_ctrl_c_saves_first_and_stops_at_once_the_second_time(capfd):
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
-  before = signal.getsignal(signal.SIGINT)
-  with stopping.StopSignal(mesh) as stop:
-    signal.raise_signal(signal.SIGINT)
-    assert stop.agreed()
-    assert stop.stopped('at step 3').code == stopping.INTERRUPTED
-    with pytest.raises(KeyboardInterrupt):
-      signal.raise_signal(signal.SIGINT)
-  assert signal.getsignal(signal.SIGINT) is before
-  assert 'Ctrl-C once more stops at once' in capfd.readouterr().err
-  with stopping.StopSignal(mesh) as stop:
-    signal.raise_signal(signal.SIGTERM)
-    assert stop.stopped('at step 3').code == 0
-  # A job behind a shell ignores it.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Tests may run where it is ignored.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
+    with stopping.StopSignal(mesh) as stop:
+      signal.raise_signal(signal.SIGINT)
+      assert stop.agreed()
+      assert stop.stopped('at step 3').code == stopping.INTERRUPTED
+      with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert 'Ctrl-C once more stops at once' in capfd.readouterr().err
+    with stopping.StopSignal(mesh) as stop:
+      signal.raise_signal(signal.SIGTERM)
+      assert stop.stopped('at step 3').code == 0
+    # A job behind a shell ignores it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with stopping.StopSignal(mesh) as stop:
       signal.raise_signal(signal.SIGINT)
       assert not stop.agreed()
@@ -140,7 +141,6 @@ def test_ctrl_c_saves_first_and_stops_at_once_the_second_time(capfd):
 
 CTRL_C = """
 import signal, sys
-# Tests may run where it is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from prm_jax import main
 main.run(sys.argv)
