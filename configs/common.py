@@ -2,9 +2,9 @@
 
     python -m prm_jax.main --config configs/NAME.py:VARIANTS --workdir DIR
 
-A config file names what differs from the defaults of its task's settings, which
-prm_jax/jobs/settings/ lists and explains; any of them can be set from the
-command line.
+A config file names what differs from the defaults of its task's settings:
+dataclasses, which prm_jax/jobs/settings/ puts together. Any of them can be set
+from the command line.
 """
 
 from collections.abc import Callable, Mapping

@@ -80,7 +80,11 @@ def speeds(
   ]
   if mfus:
     best, case = max(mfus)
-    yield f'training at up to {100 * best:.0f}% MFU ({case})'
+    model, _, row = case.partition('_')
+    yield (
+      f"training at up to {100 * best:.0f}% of the chip's peak FLOPs "
+      f'({model} parameters, rows of {int(row):,} tokens)'
+    )
   for part, (key, _, _) in RATES.items():
     ratios = [
       ours[key] / theirs[key]

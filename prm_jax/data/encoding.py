@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, show
 
 # Kinds of a step's tokens whose likelihood is read; 0 is not read.
 DIGITS, WORDS = 1, 2
@@ -113,8 +113,14 @@ class StepFormat:
 
     Raises:
       DoesNotFit: not even the first step fits.
-      UserError: there are no steps, or the tokenizer rejects the text.
+      UserError: there are no steps, they are one text, or the tokenizer rejects
+        the text.
     """
+    if isinstance(steps, str):  # else each of its letters would be a step
+      raise UserError(
+        f'steps={show(steps)}: expected a list of texts, one for each step, '
+        'such as [line for line in text.splitlines() if line.strip()]'
+      )
     if not steps:
       raise UserError('chain without steps: expected at least one')
     prompt = self.encode_prompt(problem)

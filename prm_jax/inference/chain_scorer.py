@@ -49,6 +49,16 @@ class ChainScorer:
       for encoding in encodings
     ]
 
+  def fault(self, request: Scoring) -> str:
+    """Says why a chain cannot be read to its end; '' where it can."""
+    try:
+      encoding = self._scorer.format.encode(request.problem, request.steps)
+    except UserError as error:
+      return str(error)
+    read, steps = len(encoding.step_ends), len(request.steps)
+    fits = f'{read} of {steps} steps fit the window'
+    return '' if read == steps else fits
+
   def _encode(self, request: Scoring) -> Encoding | None:
     """Encodes a chain; returns None if it does not fit to its end."""
     try:

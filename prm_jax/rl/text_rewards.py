@@ -11,9 +11,9 @@ one number for each:
       pairs = zip(prompts, completions, strict=True)
       return [min(r, default=0.0) for r in rewards(pairs)]
 
-A chain that does not fit the PRM's window, or whose computation overflows, gets
-NaN as rewards. Python's `min` may hide a NaN that does not come first, so the
-number of such chains is logged as a warning.
+A chain that does not fit the PRM's window, has text that its tokenizer does not
+know, or overflows gets NaN as rewards. Python's `min` may hide a NaN that does
+not come first, so the number of such chains is logged as a warning.
 """
 
 import logging
@@ -51,8 +51,8 @@ def reward_fn(
 
   Returns:
     A function that returns for each pair a list with a number per step: []
-      without steps, NaN if the chain does not fit the PRM's window or a score
-      is not finite.
+      without steps, NaN if the PRM cannot read the chain or a score is not
+      finite.
   """
   config = config or RewardConfig(centre=0.0)
   if config.chains != 'all':
@@ -77,13 +77,15 @@ def reward_fn(
       else []
       for chain in chains
     ]
-    if broken := sum(not np.isfinite(rewards).all() for rewards in paid):
+    broken = [i for i, own in enumerate(paid) if not np.isfinite(own).all()]
+    if broken:
       logging.warning(
-        '%d of %d chains have rewards that are NaN: too long for the window of '
-        '%s, or not finite in its computation',
-        broken,
+        '%d of %d chains have rewards that are NaN, which %s cannot score; the '
+        'first: %s',
+        len(broken),
         len(paid),
         scorer.name,
+        scorer.fault(chains[broken[0]]) or 'its scores are not finite',
       )
     return paid
 

@@ -119,6 +119,13 @@ def test_no_text_can_forge_a_separator():
   assert (encoding.tokens == fmt.separator[0]).sum() == 1
 
 
+def test_a_text_in_place_of_steps_is_refused():
+  """Each of its letters would be a step."""
+  fmt = make_format('arithmetic', 46)
+  with pytest.raises(UserError, match=r"steps='1 \+ 1 = 2': expected a list"):
+    fmt.encode('mod 10 : 1 + 1', '1 + 1 = 2')
+
+
 def test_missing_steps_and_unknown_words_are_rejected():
   with pytest.raises(UserError, match='without steps'):
     make_format('bytes', 64).encode('p', [])

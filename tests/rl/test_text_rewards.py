@@ -52,6 +52,7 @@ def test_broken_chains_are_counted(folder, caplog):
   rewards([(PROBLEM, 'word ' * 4096), (PROBLEM, 'is 21')])
   (record,) = caplog.records
   assert '1 of 2 chains have rewards that are NaN' in record.getMessage()
+  assert 'do not fit max_length' in record.getMessage()
 
 
 def test_another_form_and_separator(folder):
