@@ -57,8 +57,8 @@ def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
     return set()
   workdir = paths.open_path(model)
   if not (workdir / 'config.json').is_file():
-    # A job keeps its baseline in a folder of its own.
-    workdir = workdir.parent.parent
+    # A job keeps its baseline in a folder below its own.
+    workdir = workdir.parent
   return _problems_of(workdir, kind)
 
 

@@ -85,6 +85,22 @@ def test_problems_of_mixed_lengths_are_those_that_were_drawn(tmp_path):
   assert learned_problems(other, 'arithmetic') != trained
 
 
+def test_a_baseline_learned_the_problems_of_its_run(tmp_path):
+  data = raw('prm_math', 'tiny')['data']
+  prm = write_config(tmp_path / 'prm', 'prm', data=data)
+  baseline = f'{prm}/orm'
+  trained = learned_problems(prm, 'arithmetic')
+  assert len(trained) == 128
+  assert learned_problems(baseline, 'arithmetic') == trained
+  with pytest.raises(UserError, match='was trained on 128 of the 128 problems'):
+    check_unseen([*trained], baseline, 'arithmetic')
+  # On the dev and test problems of its run it may be judged.
+  job = settings('evaluate_math', 'tiny', **{'prm.path': baseline})
+  dataset = load_dataset(job.data, 0, tmp_path / 'job', print)
+  chains = (*dataset.dev, *dataset.evaluations['arithmetic'])
+  check_unseen([chain.problem for chain in chains], baseline, 'arithmetic')
+
+
 def test_problems_whose_chains_were_labelled_are_learned(tmp_path):
   """The chains of a domain, or those that a job sampled of its problems."""
   problems = raw('sample_math', 'tiny')['problems']
