@@ -29,7 +29,12 @@ from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import FIRST_SECONDS, LiveLine, time_left
 from prm_jax.runtime.stopping import Stopped, catch_signal
-from prm_jax.runtime.workdir import Workdir, write_json
+from prm_jax.runtime.workdir import (
+  Workdir,
+  keep_or_write_results,
+  read_content,
+  write_json,
+)
 
 Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
@@ -220,7 +225,7 @@ def write_results(
       'that process 0 sees; run the same command again'
     )
   ledger = make_ledger(job, written, settings.price, workdir)
-  there = _read_results(workdir)
+  there = read_content(workdir.path)
   write_json(workdir / 'ledger.json', ledger)
   if there.get('results') != ledger:
     for reason, count in list(ledger['failed'].items())[:REASONS]:
@@ -233,11 +238,10 @@ def write_results(
     )
   dataset = chain_sets.write(workdir.path, job.kind, chains)
   job.write_more(workdir, items)
-  if there == {'dataset': dataset, 'results': ledger}:
+  content = {'dataset': dataset, 'results': ledger}
+  if not keep_or_write_results(workdir.path, about, content):
     log(f'{job.name}: all is done; the results are in {workdir}')
     return
-  results = {'manifest': about, 'dataset': dataset, 'results': ledger}
-  write_json(workdir / 'results.json', results)
   if partly := ledger['partly_answered']:
     log(f'{job.name}: {partly:,} done without some of their answers')
   again = ''
@@ -281,18 +285,6 @@ def make_ledger(
 def add_up(costs: Sequence[Cost]) -> Cost:
   """Sums the costs field by field."""
   return Cost(*map(sum, zip(*costs, strict=True))) if costs else Cost()
-
-
-def _read_results(workdir: Workdir) -> dict[str, Any]:
-  """Returns results.json without its manifest; {} where it is broken.
-
-  All of it can be made again from the journal.
-  """
-  try:
-    there = json.loads((workdir / 'results.json').read_bytes())
-    return {name: there[name] for name in ('dataset', 'results')}
-  except (FileNotFoundError, ValueError, LookupError, TypeError):
-    return {}
 
 
 class _Progress(LiveLine):

@@ -72,7 +72,7 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
     warn_of_unread(results['cost'], prm.refusal, log)
   workdir.write_lines('step_scores.jsonl', found.step_scores)
   workdir.write_lines('chains.jsonl', found.shown)
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
 
 

@@ -87,7 +87,7 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
     'sampling_seconds': round(policy.stats.seconds, 1),
     'wall_seconds': round(time.monotonic() - began, 1),
   }
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  workdir.write_results(about, results)
   print_table(results, log)
   log(f'results: {workdir / "results.json"}')
 

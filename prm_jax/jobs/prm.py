@@ -75,7 +75,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   workdir.write_lines('step_scores.jsonl', found.step_scores)
   workdir.write_lines('chains.jsonl', found.shown)
   # The last one, as it says that the job is done.
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
 
 

@@ -124,7 +124,7 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
     asked = usage.read(workdir / PRM_USAGE)
     about['prm_server'] = dataclasses.asdict(asked)
   workdir.write_lines('chains.jsonl', kept_chains(looks))
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
 
 

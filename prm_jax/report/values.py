@@ -114,7 +114,8 @@ def flatten_rows(section: Mapping[str, Any]) -> list[tuple[str, str]]:
       ]
     elif name == 'wall_seconds' and is_number(value):
       clock = datetime.timedelta(seconds=round(value))
-      rows.append((name, f'{text(value)} ({clock})'))
+      # A resumed run measures only what it took after its last interruption.
+      rows.append((name, f'{text(value)} ({clock} since its last start)'))
     else:
       rows.append((name, text(value)))
   return rows

@@ -146,6 +146,15 @@ class Workdir:
     """Writes JSON lines atomically in process 0; the others wait."""
     processes.first_alone(name, write_lines, self / name, records)
 
+  def write_results(
+    self, about: Mapping[str, Any], results: Mapping[str, Any]
+  ) -> None:
+    """Keeps or writes results.json in process 0; the others wait."""
+    content = {'results': results}
+    processes.first_alone(
+      'results', keep_or_write_results, self.path, about, content
+    )
+
   def read_json(self, name: str) -> dict[str, Any]:
     """Returns the object in a JSON file; {} if there is no file yet.
 
@@ -229,6 +238,37 @@ def write_lines(path: paths.Path, records: Iterable[Any]) -> None:
   """Writes a file of JSON lines atomically."""
   lines = (json.dumps(record, ensure_ascii=False) for record in records)
   paths.write_text(path, ''.join(f'{line}\n' for line in lines))
+
+
+def keep_or_write_results(
+  workdir: paths.Path, about: Mapping[str, Any], content: Mapping[str, Any]
+) -> bool:
+  """Writes results.json, unless there is one with the same content.
+
+  That one is kept, and with it the manifest of the processes that did the work.
+
+  Args:
+    about: the manifest.
+    content: all but the manifest.
+
+  Returns:
+    Whether the file was written.
+  """
+  # As JSON reads it, without tuples.
+  if read_content(workdir) == json.loads(json.dumps(content)):
+    return False
+  write_json(workdir / 'results.json', {'manifest': about, **content})
+  return True
+
+
+def read_content(workdir: paths.Path) -> dict[str, Any]:
+  """Returns results.json without its manifest; {} where it is broken."""
+  try:
+    found = json.loads((workdir / 'results.json').read_bytes())
+    del found['manifest']
+    return found
+  except (FileNotFoundError, ValueError, LookupError, TypeError):
+    return {}
 
 
 def read_results(workdir: paths.Path) -> dict[str, Any]:

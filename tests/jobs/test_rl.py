@@ -390,12 +390,14 @@ def test_an_update_between_two_logged_ones_is_shown_by_the_clock(
   assert 'rl step 1/2 ' in done.stderr
 
 
-def test_a_finished_run_changes_no_checkpoint(runs, policy):
+def test_a_finished_run_changes_no_checkpoint_and_no_result(runs, policy):
   folder, _ = runs
   before = contents(folder / 'grpo' / 'checkpoints')
+  results = (folder / 'grpo' / 'results.json').read_bytes()
   [done] = run_all([job('grpo', policy, folder / 'grpo')])
   assert done.returncode == 0, done.stderr
   assert contents(folder / 'grpo' / 'checkpoints') == before
+  assert (folder / 'grpo' / 'results.json').read_bytes() == results
 
 
 def test_a_hacked_reward_raises_the_alarm_and_ends_the_run(policy, tmp_path):

@@ -137,7 +137,7 @@ def test_unknown_sections_and_the_manifest_are_plain_tables(tmp_path):
   assert ['nested.deep', '–'] in rows  # noqa: RUF001
   assert ['speed', '1234.5'] in rows
   assert ['versions.jax', '0.10.2'] in rows
-  assert ['wall_seconds', '3725 (1:02:05)'] in rows
+  assert ['wall_seconds', '3725 (1:02:05 since its last start)'] in rows
   assert (
     page.by_id('manifest').all('pre')[0].text
     == (DOCUMENT['manifest']['command'])

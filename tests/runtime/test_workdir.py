@@ -28,6 +28,32 @@ def test_write_json_is_all_or_nothing(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['results.json']
 
 
+def test_results_that_a_second_start_finds_again_are_kept(tmp_path):
+  """And with them the manifest of the start that trained."""
+  workdir = Workdir(tmp_path, {})
+  path = tmp_path / 'results.json'
+  workdir.write_results({'wall_seconds': 600.0}, {'f1': 0.5, 'ns': (1, 2)})
+  first = path.read_bytes()
+  workdir.write_results({'wall_seconds': 3.0}, {'f1': 0.5, 'ns': (1, 2)})
+  assert path.read_bytes() == first
+  workdir.write_results({'wall_seconds': 3.0}, {'f1': 0.6, 'ns': (1, 2)})
+  assert json.loads(path.read_text()) == {
+    'manifest': {'wall_seconds': 3.0},
+    'results': {'f1': 0.6, 'ns': [1, 2]},
+  }
+
+
+@pytest.mark.parametrize(
+  'text', ['', '[]', '{"results": {"f1": 0.5}}', '{"manifest": {}}']
+)
+def test_results_that_are_broken_are_written_again(tmp_path, text):
+  path = tmp_path / 'results.json'
+  path.write_text(text)
+  Workdir(tmp_path, {}).write_results({'seed': 0}, {'f1': 0.5})
+  written = {'manifest': {'seed': 0}, 'results': {'f1': 0.5}}
+  assert json.loads(path.read_text()) == written
+
+
 @pytest.mark.parametrize(
   ('ours', 'theirs', 'names'),
   [
