@@ -277,8 +277,9 @@ def make_ledger(
     ledger['server'] = dataclasses.asdict(paid)
   ledger['money'] = price.dollars(paid)
   if (workdir / PRM_USAGE).exists():
-    read = usage.read(workdir / PRM_USAGE)
-    ledger['prm_server'] = dataclasses.asdict(read)
+    asked = usage.read(workdir / PRM_USAGE)
+    ledger['prm_server'] = dataclasses.asdict(asked)
+    ledger['money'] += price.dollars(asked)
   return ledger
 
 
@@ -321,8 +322,9 @@ class _Progress(LiveLine):
       parts += [f'{self._cost.calls:,} calls', f'{self._cost.tokens:,} tokens']
     if self._cost.scored_tokens:
       parts.append(f'{self._cost.scored_tokens:,} PRM tokens')
-    if any(dataclasses.astuple(self._price)):
-      parts.append(f'${self._price.dollars(self._cost):,.2f}')
+    # What a PRM's server is paid is only in the ledger.
+    if dollars := self._price.dollars(self._cost):
+      parts.append(f'${dollars:,.2f}')
     if self.done:  # before that the rate is unknown
       left = self._count - self.done
       parts.append(time_left(self.done, left, self.seconds))

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from prm_jax.data import chain_sets
-from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.driver import CannotDo, Cost
+from prm_jax.inference.server import usage
 from prm_jax.jobs.settings.items import PriceConfig
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import as_work
@@ -146,6 +147,18 @@ def test_money_is_tokens_times_price(tmp_path):
   dollars = 2e-6 * ledger['tokens'] + 0.5e-6 * ledger['prompt_tokens']
   assert dollars > 0
   assert ledger['money'] == pytest.approx(dollars, rel=1e-12)
+
+
+def test_what_a_critic_at_a_server_wrote_and_read_is_paid_too(tmp_path):
+  log = usage.UsageLog(tmp_path / 'prm_usage' / 'process-0.jsonl')
+  log.add(usage.Usage(calls=1, tokens=1_000_000, prompt_tokens=5_000_000))
+  price = PriceConfig(tokens=10.0, prompt_tokens=2.0)
+  settings = dataclasses.replace(SETTINGS, price=price)
+  _, ledger, _ = run(tmp_path, Counting(), settings)
+  assert ledger['prm_server']['calls'] == 1
+  own = price.dollars(Cost(ledger['tokens'], ledger['prompt_tokens']))
+  assert own > 0
+  assert ledger['money'] == pytest.approx(own + 10.0 + 10.0, rel=1e-12)
 
 
 def test_not_one_chain_is_an_error_that_names_the_ledger(tmp_path):

@@ -50,6 +50,8 @@ SELECTIONS = ('active', 'consensus')
 class PriceConfig:
   """Sets the price in US dollars per million tokens; 0 is free.
 
+  The policy or judge and a PRM at a server have the same price.
+
   Attributes:
     tokens: price of tokens that the model writes.
     prompt_tokens: price of tokens that it reads.
