@@ -40,6 +40,26 @@ def check_data(
       )
 
 
+def check_outcomes(
+  wanted: PrmEvaluation, dataset: Dataset, without: str
+) -> None:
+  """Checks before hours of work that an outcome model can be trained.
+
+  Args:
+    without: the setting with which none is trained.
+
+  Raises:
+    UserError: no training chain, or no dev chain, has an outcome.
+  """
+  dev = some_problems(dataset.dev, wanted.max_dev_problems)
+  for name, chains in (('training', dataset.train), ('dev', dev)):
+    if all(chain.outcome is None for chain in chains):
+      raise UserError(
+        f'none of {len(chains):,} {name} chains has an outcome, which an '
+        f'outcome model learns: expected chains with outcomes, or {without}'
+      )
+
+
 def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
   """Raises UserError unless chains can be chosen among, and can vote.
 

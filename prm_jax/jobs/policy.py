@@ -53,6 +53,7 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
   for name, chains in opened.dataset.evaluations.items():
     some = some_problems(chains, settings.evaluation.max_problems)
     policy_evaluation.known_answers(name, some)  # before hours of work
+  workdir.claim(opened.dataset.fingerprint)
   described = opened.model.described
   dev = dev_set(opened)
   likelihood = make_likelihood(opened, dev)

@@ -16,8 +16,8 @@ from typing import Any
 from prm_jax.data.segments import score_pieces, unlike
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.dev_metrics import dev_metrics
-from prm_jax.evals.enough_data import check_data
-from prm_jax.evals.prm import Scoring
+from prm_jax.evals.enough_data import check_data, check_outcomes
+from prm_jax.evals.prm import PrmEvaluation, Scoring
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings.training import PrmSettings
@@ -33,13 +33,11 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   opened = open_job(settings, workdir, log)
-  for name, chains in opened.dataset.evaluations.items():
-    if apart := unlike(opened.dataset.train, chains, settings.data.segments):
-      log(f'WARNING: {name} has {apart}; see data.segments')
   orm, of_heads, wanted = None, {}, settings.evaluation
   if not settings.frozen.heads:
     wanted = dataclasses.replace(wanted, max_dev_problems=0)
-  check_data(wanted, settings.targets, opened.dataset)
+  check(opened, wanted, log)
+  workdir.claim(opened.dataset.fingerprint)
   if settings.frozen.heads:
     dev = prm_evaluation.some_problems(
       opened.dataset.dev, wanted.max_dev_problems
@@ -77,6 +75,24 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   # The last one, as it says that the job is done.
   workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
+
+
+def check(opened: TrainingJob, wanted: PrmEvaluation, log: Log) -> None:
+  """Checks before hours of work that the data allow the job.
+
+  Args:
+    wanted: the evaluation at its end.
+  """
+  settings, dataset = opened.settings, opened.dataset
+  for name, chains in dataset.evaluations.items():
+    if apart := unlike(dataset.train, chains, settings.data.segments):
+      log(f'WARNING: {name} has {apart}; see data.segments')
+  check_data(wanted, settings.targets, dataset)
+  if settings.orm_baseline:
+    check_outcomes(settings.evaluation, dataset, 'orm_baseline=False')
+  elif settings.targets.supervision == 'outcome':
+    process = "targets.supervision='process'"
+    check_outcomes(settings.evaluation, dataset, process)
 
 
 def train_model(

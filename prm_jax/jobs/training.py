@@ -84,7 +84,11 @@ class TrainingJob(NamedTuple):
 def open_job(
   settings: PrmSettings | PolicySettings, workdir: Workdir, log: Log
 ) -> TrainingJob:
-  """Opens the model, makes or finds the data, and claims the workdir."""
+  """Opens the model, and makes or finds the data.
+
+  The job claims the workdir once it has checked them, so that a run that is
+  refused leaves it to the corrected command.
+  """
   settings = settle_dtype(settings, workdir, log)
   model = open_model(settings)
   mesh = make_mesh(settings.mesh.shape)
@@ -92,7 +96,6 @@ def open_job(
   data = settings.data
   share = share_of_process(mesh, data.batch_size, data.shards)
   dataset = load_dataset(data, settings.seed, workdir.path, log)
-  workdir.claim(dataset.fingerprint)
   return TrainingJob(settings, model, mesh, share, dataset)
 
 

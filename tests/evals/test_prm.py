@@ -8,7 +8,7 @@ import pytest
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.targets import TargetConfig
-from prm_jax.evals.enough_data import check_data
+from prm_jax.evals.enough_data import check_data, check_outcomes
 from prm_jax.evals.prm import PrmEvaluation, evaluate, some_problems
 from prm_jax.runtime.errors import UserError
 
@@ -101,6 +101,21 @@ def test_too_few_candidates_are_refused_before_any_is_scored(
     return
   with pytest.raises(UserError, match=why):
     check_data(wanted, TargetConfig(), dataset)
+
+
+def test_an_outcome_model_needs_outcomes_to_learn_and_on_dev():
+  known = [Chain('p', ('1',), '1', outcome=False)]
+  for train, dev, why in (
+    (BOTH, known, 'none of 2 training chains has an outcome.* or x=False'),
+    (known, BOTH, 'none of 2 dev chains has an outcome.* or x=False'),
+    ([*BOTH, *known], [*BOTH, *known], ''),
+  ):
+    dataset = Dataset(train, dev, {}, '', pathlib.Path(), False)
+    if not why:
+      check_outcomes(PrmEvaluation(), dataset, 'x=False')
+      continue
+    with pytest.raises(UserError, match=why):
+      check_outcomes(PrmEvaluation(), dataset, 'x=False')
 
 
 def test_an_evaluation_without_chains_is_left_out():

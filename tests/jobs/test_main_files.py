@@ -83,6 +83,19 @@ def test_other_data_than_the_run_began_with(files_run, tmp_path):
   assert 'resuming from step 6' in done.stdout
 
 
+def test_an_outcome_model_without_outcomes_is_refused_before_training(tmp_path):
+  """And the workdir is left to the corrected command."""
+  line = write_job(tmp_path)
+  (both,) = run_all([[*line, '--config.orm_baseline=True']])
+  assert 'training chains has an outcome' in the_error(both)
+  assert the_error(both).endswith('or orm_baseline=False')
+  (alone,) = run_all([[*line, '--config.targets.supervision=outcome']])
+  assert the_error(alone).endswith("or targets.supervision='process'")
+  assert not (tmp_path / 'run' / 'metrics.jsonl').exists()
+  (done,) = run_all([line])
+  assert done.returncode == 0, done.stderr
+
+
 # Each takes the folder with the data, and damages it.
 def remove(name: str) -> Callable[[pathlib.Path], None]:
   return lambda data: (data / name).unlink()
