@@ -320,3 +320,25 @@ def test_what_a_client_could_not_send_is_refused(name, value, why):
 def test_a_seed_beyond_64_bits_is_refused():
   with pytest.raises(UserError, match=r'config.seed=.*: expected <= 9223372'):
     read('label', seed=2**63)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'default'),
+  [
+    ('policy.endpoint.concurrency', 4, 16),
+    ('policy.sampling.slots', 4, 64),
+    ('policy.kind', 'endpoint', 'solver'),
+    ('targets.neutral', 'bad', 'good'),
+    ('targets.after_first_error', 'keep', 'mask'),
+    ('targets.hard_above', 0.5, None),
+  ],
+)
+def test_what_an_evaluation_does_not_read_is_refused(name, value, default):
+  given = {'prm.path': 'a run', 'targets.supervision': 'outcome'}
+  assert configs.settings('evaluate_math', 'tiny', **given)
+  with pytest.raises(UserError) as error:
+    configs.settings('evaluate_math', 'tiny', **given, **{name: value})
+  assert str(error.value) == (
+    f'config.{name}={value!r}: an evaluation does not read it; expected '
+    f'{default!r}'
+  )
