@@ -288,6 +288,10 @@ def small(config: ml_collections.ConfigDict) -> None:
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
   config.evaluation.ns = (1, 2, 4, 8, 16)
   config.train.update(steps=400, checkpoint_every=400)
+  if config.data.kind == 'words':  # their chains are ten times as long
+    config.data.update(train_problems=1024, dev_problems=64, test_samples=8)
+    config.evaluation.ns = (1, 2, 4, 8)
+    config.train.update(steps=100, checkpoint_every=100)
 
 
 def tiny(config: ml_collections.ConfigDict) -> None:

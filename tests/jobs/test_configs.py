@@ -493,6 +493,11 @@ def test_small_shortens_what_it_names(name, variants):
   assert short.name == f'{whole.name} (small)'
   section = next(k for k in ('problems', 'chains', 'data') if k in whole)
   assert short[section].test_problems < whole[section].test_problems
+  if name == 'prm_math':
+    assert short.train.steps < whole.train.steps
+    for count in ('train_problems', 'test_samples'):
+      assert short.data[count] <= whole.data[count]
+    assert max(short.evaluation.ns) <= short.data.test_samples
 
 
 @pytest.mark.parametrize(
