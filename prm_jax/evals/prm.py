@@ -74,6 +74,11 @@ class PrmEvaluation:
       )
 
 
+def headline_aggregate(wanted: PrmEvaluation, targets: TargetConfig) -> str:
+  """Returns the chain score that leads; an outcome model has only its last."""
+  return wanted.aggregate if targets.supervision == 'process' else 'last'
+
+
 def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
   """Returns each chain's step scores [R], for the R steps that were read."""
   fitting = []
@@ -205,6 +210,7 @@ def evaluate(
     prm, orm: score chains, as `score_chains` does.
   """
   process = targets.supervision == 'process'
+  how = headline_aggregate(wanted, targets)
   results: dict[str, Any] = {}
   chosen, threshold = None, {'value': 0.5, 'source': 'fixed'}
   shown, step_scores = [], []
@@ -237,7 +243,6 @@ def evaluate(
       log(f'{name} has no chains, and is left out')
       continue
     chains, scores = own = read(name, every_chain, wanted.max_problems)
-    how = wanted.aggregate if process else 'last'
     headline = chain_scores(chains, scores, how)
     if name == wanted.best_of_n:
       methods = {'orm': headline}

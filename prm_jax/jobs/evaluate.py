@@ -20,7 +20,7 @@ from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.segments import score_pieces, split_chain, split_step
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.enough_data import check_data
-from prm_jax.evals.prm import Evaluated, some_problems
+from prm_jax.evals.prm import Evaluated, headline_aggregate, some_problems
 from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
 from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
@@ -64,7 +64,7 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   known = read_scores(asked, journal.latest(written))
   found = judge(settings, dataset, known, log)
   about |= {
-    'aggregate': settings.evaluation.aggregate,
+    'aggregate': headline_aggregate(settings.evaluation, settings.targets),
     'threshold': found.threshold,
   }
   results: dict[str, Any] = found.results | {'cost': ledger | costs(known)}

@@ -17,7 +17,7 @@ from prm_jax.data.segments import score_pieces, unlike
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.dev_metrics import dev_metrics
 from prm_jax.evals.enough_data import check_data, check_outcomes
-from prm_jax.evals.prm import PrmEvaluation, Scoring
+from prm_jax.evals.prm import PrmEvaluation, Scoring, headline_aggregate
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings.training import PrmSettings
@@ -65,7 +65,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     log,
   )
   about = opened.manifest() | {
-    'aggregate': settings.evaluation.aggregate,
+    'aggregate': headline_aggregate(settings.evaluation, settings.targets),
     'threshold': found.threshold,
     'wall_seconds': round(time.monotonic() - began, 1),
   }

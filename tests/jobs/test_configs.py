@@ -197,6 +197,7 @@ def test_tiny(tiny):
   assert str(workdir / 'report.html') in stdout
   written = read(workdir)
   assert_manifest(written['manifest'], 'best F1 on 32 dev chains')
+  assert written['manifest']['aggregate'] == 'min'
   results = written['results']
   assert results.keys() == {
     'best_of_n',
@@ -306,6 +307,7 @@ def test_tiny_orm(tiny_orm):
   written = read(workdir)
   assert_manifest(written['manifest'], 'fixed')
   assert written['manifest']['threshold']['value'] == 0.5
+  assert written['manifest']['aggregate'] == 'last'
   # An outcome model says nothing of single steps.
   assert written['results'].keys() == {'best_of_n', 'ranking'}
   assert written['results']['best_of_n'].keys() == {

@@ -165,20 +165,30 @@ def test_what_is_missing_is_named(flags, error, tmp_path):
 
 def test_exact_labels_find_every_error(tmp_path):
   """The truth as a PRM: the verdict of all metrics is known."""
-  [done] = run_all(
+  line = [
+    '--config=configs/evaluate_math.py:tiny',
+    '--config.prm.kind=exact',
+    '--config.prm.exact=steps',
+    SMALL,
+  ]
+  outcome = '--config.targets.supervision=outcome'
+  ran = run_all(
     [
-      [
-        '--config=configs/evaluate_math.py:tiny',
-        f'--workdir={tmp_path}',
-        '--config.prm.kind=exact',
-        '--config.prm.exact=steps',
-        SMALL,
-      ]
+      [*line, f'--workdir={tmp_path / "steps"}'],
+      [*line, f'--workdir={tmp_path / "outcomes"}', outcome],
     ]
   )
-  assert done.returncode == 0, done.stderr
-  results = json.loads((tmp_path / 'results.json').read_text())['results']
-  assert results['localisation']['arithmetic']['f1'] == 1.0
+  for done in ran:
+    assert done.returncode == 0, done.stderr
+  steps, outcomes = (
+    json.loads((tmp_path / name / 'results.json').read_text())
+    for name in ('steps', 'outcomes')
+  )
+  assert steps['results']['localisation']['arithmetic']['f1'] == 1.0
+  assert steps['manifest']['aggregate'] == 'min'
+  # An outcome is judged by the last score alone.
+  assert 'localisation' not in outcomes['results']
+  assert outcomes['manifest']['aggregate'] == 'last'
 
 
 def test_critiques_belong_to_the_steps_as_they_were_before_they_were_split():
