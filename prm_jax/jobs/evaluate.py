@@ -54,7 +54,7 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
     about={'data_fingerprint': dataset.fingerprint, 'prm': prm.name},
     count=len(asked),
     start=lambda i: score(prm, *asked[i]),
-    counts=lambda items: {'scored': len(items)},
+    counts=count_scored,
     models=AskedModels(prm=prm),
   )
   about, records = engine.do_all(job, settings, workdir, log)
@@ -74,6 +74,11 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   workdir.write_lines('chains.jsonl', found.shown)
   workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
+
+
+def count_scored(items: Mapping[int, Ended]) -> dict[str, int]:
+  """Returns the ledger's count of chains that have scores."""
+  return {'scored': sum(not ended.failed for ended in items.values())}
 
 
 def to_score(dataset: Dataset, settings: EvaluateSettings) -> list[Key]:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import prm_jax
+from prm_jax.data.chains import Chain
 from prm_jax.data.config import DrawConfig
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.driver import Cost, Ended
 from prm_jax.jobs import evaluate
 from tests.shared.command_line import run_all, the_error
 
@@ -189,6 +191,14 @@ def test_exact_labels_find_every_error(tmp_path):
   # An outcome is judged by the last score alone.
   assert 'localisation' not in outcomes['results']
   assert outcomes['manifest']['aggregate'] == 'last'
+
+
+def test_a_chain_without_scores_is_not_counted_as_scored():
+  items = {
+    0: Ended(0, (Chain('p', ('a',)),), '', Cost()),
+    1: Ended(1, (), '1 critiques could not be had', Cost(lost=1)),
+  }
+  assert evaluate.count_scored(items) == {'scored': 1}
 
 
 def test_critiques_belong_to_the_steps_as_they_were_before_they_were_split():
