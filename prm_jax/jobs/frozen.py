@@ -117,14 +117,17 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
 def step_data(
   chains: Sequence[Chain], features: Features, settings: PrmSettings
 ) -> tuple[StepData, np.ndarray]:
-  """Joins the steps of chains, and returns the problem of each step: [S]."""
+  """Joins the steps of chains.
+
+  Returns:
+    The steps, and the number of each one's problem: [S] int64. Problems are
+    numbered in the order of their texts.
+  """
   columns: list[tuple] = []
-  problems: list[str] = []
   for chain in chains:
     own = features.of(chain.problem, chain.steps)
     known = step_targets(chain, len(own.states), settings.targets)
     columns.append((*own, known.values, known.weights, known.trials))
-    problems += [chain.problem] * len(own.states)
   joined = (
     np.concatenate(x).astype(np.float32) for x in zip(*columns, strict=True)
   )
@@ -134,7 +137,11 @@ def step_data(
       f'no labelled step of {len(chains):,} training chains fits the window: '
       'raise data.max_length, or frozen.chains'
     )
-  return data, np.array(problems)
+  texts = sorted({chain.problem for chain in chains})
+  numbers = {text: number for number, text in enumerate(texts)}
+  of_chains = np.array([numbers[chain.problem] for chain in chains], np.int64)
+  steps = [len(states) for states, *_ in columns]
+  return data, np.repeat(of_chains, steps)
 
 
 def fit_named(
@@ -151,7 +158,11 @@ def fit_named(
 def fit_seeds(
   name: str, data: StepData, problems: np.ndarray, settings: PrmSettings
 ) -> list[tuple[Any, HeadConfig]]:
-  """Fits a head for each seed, on the problems that the seed draws."""
+  """Fits a head for each seed, on the problems that the seed draws.
+
+  Args:
+    problems: [S], as `step_data` returns it.
+  """
   frozen = settings.frozen
   share = frozen.share if frozen.seeds > 1 else 1.0
   different, ids = np.unique(problems, return_inverse=True)

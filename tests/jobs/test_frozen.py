@@ -1,8 +1,11 @@
 """Heads on a frozen backbone: the sets on which they are judged."""
 
+import numpy as np
+
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import Dataset
 from prm_jax.evals.prm import PrmEvaluation
+from prm_jax.inference.features import Features
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings.shared import ModelConfig
@@ -11,7 +14,7 @@ from prm_jax.jobs.training import Model, TrainingJob
 from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.objective import LossConfig
-from tests.shared.tiny_scorer import FORMAT, MESH, MODEL
+from tests.shared.tiny_scorer import FORMAT, MESH, MODEL, the_scorer
 
 SETTINGS = PrmSettings(
   model=ModelConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=16),
@@ -70,3 +73,22 @@ def test_chains_without_labels_are_no_chains_without_an_error(tmp_path):
     tmp_path, {'some': [*chains, *made('b', *[None] * 9)], 'all': chains}
   )
   assert found['some'] == found['all']
+
+
+def test_problems_are_numbered_in_the_order_of_their_texts(tmp_path):
+  """Each seed draws some; a text per step would have the longest one's size."""
+  scorer = the_scorer()
+  chains = [
+    *made('b', 1, -1, 0),
+    *made('c', -1, problem='?' * 9000),  # beyond the window
+    *made('a', 0, 1),
+    *made('b', 0),
+  ]
+  features = Features(FORMAT, MODEL.d_model, tmp_path)
+  features.read(chains, lambda: scorer, print)
+  data, problems = frozen.step_data(chains, features, SETTINGS)
+  assert problems.dtype == np.int64
+  texts = [c.problem for c in chains if len(c.problem) < 9000 for _ in c.steps]
+  assert len(problems) == len(data.weights) == len(texts)
+  _, numbers = np.unique(texts, return_inverse=True)
+  np.testing.assert_array_equal(problems, numbers)
