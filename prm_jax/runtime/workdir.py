@@ -27,7 +27,7 @@ OWN_OR_OTHER = (
 )
 # A job may be resumed with other values of these: they change how fast it runs,
 # on which server and at what price, and not what comes of it.
-_OF_SERVERS = (
+OF_SERVERS = (
   'base_url',
   'api_key_variable',
   'concurrency',
@@ -56,8 +56,8 @@ MAY_CHANGE = (
   'prm.generative.cache',
   'prm.generative.sampling.kept',
   'prm.generative.sampling.slots',
-  *(f'policy.endpoint.{name}' for name in _OF_SERVERS),
-  *(f'prm.generative.endpoint.{name}' for name in _OF_SERVERS),
+  *(f'policy.endpoint.{name}' for name in OF_SERVERS),
+  *(f'prm.generative.endpoint.{name}' for name in OF_SERVERS),
   *(f'prm.endpoint.{name}' for name in _OF_PRM_SERVERS),
   # Settings of earlier versions: workdirs begun with them can be resumed.
   'policy.endpoint.backoff',

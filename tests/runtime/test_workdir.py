@@ -1,9 +1,11 @@
 """config.json and data.json guard a workdir."""
 
+import dataclasses
 import json
 
 import pytest
 
+from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.runtime import workdir as workdir_lib
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
@@ -107,6 +109,29 @@ def test_every_value_that_may_change_is_one_of_a_config():
   gone = {'policy.endpoint.backoff', 'policy.endpoint.max_wait'}
   for name in workdir_lib.MAY_CHANGE:
     assert any(has(config, name) for config in both) != (name in gone), name
+
+
+def test_a_critic_stays_the_same_where_a_job_may_be_resumed():
+  identity = GenerativeConfig().identity
+  prefix = 'prm.generative.'
+  names = [
+    name.removeprefix(prefix)
+    for name in workdir_lib.MAY_CHANGE
+    if name.startswith(prefix)
+  ]
+  assert len(names) == 10
+  for name in names:
+    section, _, field = name.rpartition('.')
+    if not section:
+      changed = GenerativeConfig(**{field: '/other'})
+    else:
+      values = getattr(GenerativeConfig(), section)
+      old = getattr(values, field)
+      new = f'{old}2' if isinstance(old, str) else old + 1
+      values = dataclasses.replace(values, **{field: new})
+      changed = GenerativeConfig(**{section: values})
+    assert changed != GenerativeConfig(), name
+    assert changed.identity == identity, name
 
 
 def test_a_workdir_takes_one_config_again_and_again(tmp_path):

@@ -11,12 +11,8 @@ from prm_jax.jobs.settings.policies import EndpointSection
 from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, one_of
+from prm_jax.runtime.workdir import OF_SERVERS
 
-# Of a server: they change no answer.
-LIMITS = (
-  *('api_key_variable', 'concurrency', 'timeout', 'attempts'),
-  *('max_failed_in_a_row', 'max_reply_bytes'),
-)
 CRITICS = ('workdir', 'base', 'endpoint')
 
 
@@ -55,7 +51,7 @@ class GenerativeConfig(CritiqueConfig):
     values = dataclasses.asdict(self)
     for name in ('slots', 'kept', 'spread'):
       del values['sampling'][name]
-    for name in ('base_url', *LIMITS):
+    for name in OF_SERVERS:  # they change no answer
       del values['endpoint'][name]
     del values['cache']
     return json.dumps(values, sort_keys=True)
