@@ -226,7 +226,8 @@ def test_what_has_run_where_by_hand():
   text = keep.where_table({'NVIDIA H100 80GB HBM3': found})
   assert (
     '| GPU | 1 x NVIDIA H100 80GB HBM3; 1 of 2 checks beside the CPU hold; '
-    'training at up to 50% MFU (1.5B_1024); training 1.1x as fast as '
+    "training at up to 50% of the chip's peak FLOPs (1.5B parameters, rows of "
+    '1,024 tokens); training 1.1x as fast as '
     'the PyTorch side '
     '([experiments/accelerator](experiments/accelerator)); ' in text
   )
