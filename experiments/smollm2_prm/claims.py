@@ -39,6 +39,8 @@ def _by_auc(
 ) -> Found:
   cases, nulls = [], []
   for name, rows in document['results']['localisation'].items():
+    if row not in rows:  # trained models do not score what is held out
+      continue
     ours, theirs = rows[row]['auc'], rows[other]['auc']
     lead = ours['lead']
     if other != REFERENCE:

@@ -33,7 +33,7 @@ class ChainScorer:
     asked = [
       (request.problem, request.steps)
       for request, encoding in zip(requests, encodings, strict=True)
-      if encoding
+      if isinstance(encoding, Encoding)
     ]
     scores = iter(self._scorer.score_many(asked) if asked else ())
     return [
@@ -43,7 +43,7 @@ class ChainScorer:
           len(encoding.tokens),
           self._flops(encoding),
         )
-        if encoding
+        if isinstance(encoding, Encoding)
         else ScoredSteps((), 0)
       ]
       for encoding in encodings
@@ -51,22 +51,17 @@ class ChainScorer:
 
   def fault(self, request: Scoring) -> str:
     """Says why a chain cannot be read to its end; '' where it can."""
+    found = self._encode(request)
+    return found if isinstance(found, str) else ''
+
+  def _encode(self, request: Scoring) -> Encoding | str:
+    """Encodes a chain; returns why it cannot be read to its end otherwise."""
     try:
       encoding = self._scorer.format.encode(request.problem, request.steps)
     except UserError as error:
       return str(error)
     read, steps = len(encoding.step_ends), len(request.steps)
-    fits = f'{read} of {steps} steps fit the window'
-    return '' if read == steps else fits
-
-  def _encode(self, request: Scoring) -> Encoding | None:
-    """Encodes a chain; returns None if it does not fit to its end."""
-    try:
-      encoding = self._scorer.format.encode(request.problem, request.steps)
-    except UserError:
-      return None
-    whole = len(encoding.step_ends) == len(request.steps)
-    return encoding if whole else None
+    return encoding if read == steps else f'{read} of {steps} steps fit'
 
   def _flops(self, encoding: Encoding) -> float:
     scorer, logits = self._scorer, 0
