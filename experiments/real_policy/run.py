@@ -46,7 +46,7 @@ from prm_jax.evals.prm import chain_scores, score_chains
 from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
-from prm_jax.jobs.unseen import learned_problems
+from prm_jax.jobs.learned import learned_problems
 from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 

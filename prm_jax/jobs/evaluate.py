@@ -25,10 +25,10 @@ from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
 from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
 from prm_jax.jobs import engine, journal
+from prm_jax.jobs.learned import check_outcome_model, check_unseen
 from prm_jax.jobs.prm import show
 from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.evaluate import EvaluateSettings
-from prm_jax.jobs.unseen import check_unseen
 from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
@@ -41,7 +41,9 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('an evaluation job')
   dataset = load_dataset(settings.data, settings.seed, workdir.path, log)
-  if not settings.of_steps:
+  if settings.of_steps:
+    check_outcome_model(settings.judged)
+  else:
     dataset = dataclasses.replace(dataset, dev=())
   check_data(settings.evaluation, settings.targets, dataset)
   asked = to_score(dataset, settings)

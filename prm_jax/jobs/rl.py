@@ -24,6 +24,7 @@ from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.server import usage
 from prm_jax.jobs.dtypes import settle_dtype
+from prm_jax.jobs.learned import check_unseen
 from prm_jax.jobs.policies import PRM_USAGE
 from prm_jax.jobs.policy import check_grading
 from prm_jax.jobs.rl_meshes import Meshes, check_meshes, make_meshes
@@ -36,7 +37,6 @@ from prm_jax.jobs.rl_problems import (
 from prm_jax.jobs.rl_rating import make_rater, open_prm
 from prm_jax.jobs.rl_start import BEST_METRIC, Start, open_start
 from prm_jax.jobs.settings.rl import RlSettings
-from prm_jax.jobs.unseen import check_unseen
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.decoding_params import take_over
 from prm_jax.report import write_report

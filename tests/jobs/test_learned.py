@@ -6,10 +6,14 @@ import pytest
 
 from prm_jax.data.critiques.questions import plain_question
 from prm_jax.data.datasets import load_dataset
+from prm_jax.jobs.learned import (
+  check_outcome_model,
+  check_unseen,
+  learned_problems,
+)
 from prm_jax.jobs.rl_problems import read_tasks
 from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.rl_prms import RlPrmConfig
-from prm_jax.jobs.unseen import check_unseen, learned_problems
 from prm_jax.runtime.errors import UserError
 from tests.shared.configs import raw, settings
 
@@ -99,6 +103,20 @@ def test_a_baseline_learned_the_problems_of_its_run(tmp_path):
   dataset = load_dataset(job.data, 0, tmp_path / 'job', print)
   chains = (*dataset.dev, *dataset.evaluations['arithmetic'])
   check_unseen([chain.problem for chain in chains], baseline, 'arithmetic')
+
+
+def test_a_model_of_outcomes_is_not_judged_by_its_steps(tmp_path):
+  outcomes = {'supervision': 'outcome'}
+  orm = write_config(tmp_path / 'orm', 'prm', targets=outcomes)
+  prm = write_config(
+    tmp_path / 'prm', 'prm', targets={'supervision': 'process'}
+  )
+  for known in (orm, f'{prm}/orm', f'{prm}/orm/'):
+    with pytest.raises(UserError, match='trained on outcomes alone'):
+      check_outcome_model(known)
+  # A published model, and a folder that no job wrote, are not known.
+  for other in (prm, '', 'hf://owner/orm', str(tmp_path / 'no' / 'orm')):
+    check_outcome_model(other)
 
 
 def test_problems_whose_chains_were_labelled_are_learned(tmp_path):

@@ -1,4 +1,4 @@
-"""Checks that a model was not trained on the problems that it is judged by."""
+"""Says what a model was trained on, so that it is judged by what is fair."""
 
 import dataclasses
 import os
@@ -41,6 +41,30 @@ def check_unseen(
     )
 
 
+def check_outcome_model(model: str | os.PathLike) -> None:
+  """Checks that a model to judge steps was not trained on outcomes alone.
+
+  Args:
+    model: the workdir of its run; published models and '' are not known.
+
+  Raises:
+    UserError: it was.
+  """
+  if not model or str(model).startswith(HUB):
+    return
+  workdir = paths.open_path(model)
+  path = _job_of(workdir) / 'config.json'
+  if not path.is_file():
+    return
+  targets = paths.read_json(path, DELETE).get('targets', {})
+  baseline = path.parent != workdir and workdir.name == 'orm'
+  if baseline or targets.get('supervision') == 'outcome':
+    raise UserError(
+      f'{model} was trained on outcomes alone, so its scores of steps mean '
+      'nothing; judge it with --config.targets.supervision=outcome'
+    )
+
+
 def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
   """Returns the texts of the problems that a model was trained on.
 
@@ -55,11 +79,15 @@ def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
   """
   if kind not in DRAWN or not model or str(model).startswith(HUB):
     return set()
-  workdir = paths.open_path(model)
-  if not (workdir / 'config.json').is_file():
-    # A job keeps its baseline in a folder below its own.
-    workdir = workdir.parent
-  return _problems_of(workdir, kind)
+  return _problems_of(_job_of(paths.open_path(model)), kind)
+
+
+def _job_of(workdir: paths.Path) -> paths.Path:
+  """Returns the workdir of the job that trained the model in a folder.
+
+  A job keeps its baseline in a folder below its own.
+  """
+  return workdir if (workdir / 'config.json').is_file() else workdir.parent
 
 
 def _problems_of(workdir: paths.Path, kind: str) -> set[str]:
