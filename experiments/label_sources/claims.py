@@ -98,7 +98,7 @@ def best_aggregate(
   Args:
     run: the PRM, by what it was trained on.
     best: aggregates of which the worst has to be above all others.
-    others: the other aggregates.
+    others: those that they are compared with.
   """
 
   def find(document: Mapping[str, Any]) -> Found:
@@ -226,8 +226,8 @@ CLAIMS = (
     'soft.json',
   ),
   Claim(
-    'A PRM trained on exact labels chooses best by the lowest score or the '
-    'product (best of 64)',
+    'A PRM trained on exact labels chooses better by the lowest score, and by '
+    "the product, than by the last step's score (best of 64)",
     'the same, for labels of people and judges (Zhang et al., 2025)',
     best_aggregate(EXACT, ('min', 'prod'), ('last',)),
   ),

@@ -65,7 +65,8 @@ def little_compute(document: Mapping[str, Any]) -> Found:
     times(times_less(found, BEST_OF_64[0], BEST_OF_64)['ratio'])
     for found in document['results'].values()
   ]
-  null += f'; fewer candidates alone, at their best n, {", ".join(own)}'
+  null += '; fewer candidates alone, at the fewest that are as good, '
+  null += ', '.join(own)
   return judge(cases, null, (TIMES_LESS, math.inf), TIMES)
 
 
