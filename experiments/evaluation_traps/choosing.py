@@ -18,7 +18,7 @@ from prm_jax.data.config import DrawConfig
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.readers import read_chains
 from prm_jax.data.segments import split_chain
-from prm_jax.evals import best_of_n, bootstrap, nulls, suite
+from prm_jax.evals import best_of_n, nulls, suite
 from prm_jax.evals.prm import some_problems
 from prm_jax.evals.ranking import Ranked, ranking
 
@@ -326,12 +326,9 @@ def _seeds_of_rl() -> dict[str, Any]:
   found = {}
   for name in ('PRM, sum', 'PRM, min form'):
     seeds, accuracy = arms[name]['seeds_end'], arms[name]['accuracy']
-    drawn = bootstrap.resample_means(np.array(seeds), 0, RESAMPLES)
-    low, high = bootstrap.interval(drawn)
     found[name] = {
       'seeds': seeds,
       'mean': accuracy['mean'][-1],
       'over_problems': [accuracy['low'][-1], accuracy['high'][-1]],
-      'over_seeds': [low, high],
     }
   return found

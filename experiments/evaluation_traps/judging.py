@@ -186,13 +186,11 @@ def measure_thresholds(root: pathlib.Path) -> dict[str, Any]:
   on_dev, of_dev = localisation.choose_threshold(
     scorer.scores(dev.chains), dev.mask, dev.first
   )
-  committed = read_committed('human_labels')['results']['localisation']
   for name in ('gsm8k', 'math'):
     part = data[name]
     scores = scorer.scores(part.chains)
     own, upper = localisation.choose_threshold(scores, part.mask, part.first)
     grid = np.quantile(scores[part.mask], np.linspace(0, 1, 101))
-    theirs = committed[name]
     sets[name] = {
       'curve': [
         [float(t), _f1(scores, part, t)] for t in np.unique(grid).tolist()
@@ -202,10 +200,6 @@ def measure_thresholds(root: pathlib.Path) -> dict[str, Any]:
       'from_itself': {'threshold': own, 'f1': upper},
       'noise': nulls.noise(part.mask, part.first)['f1'],
       'noise_drawn': _noise_drawn(part),
-      'prm': {
-        'from_dev': theirs['f1'],
-        'from_itself': theirs['upper_bound']['f1'],
-      },
     }
   return {
     'dev': {

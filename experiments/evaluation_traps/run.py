@@ -19,6 +19,7 @@ from experiments.evaluation_traps import choosing, drawing, facts, judging
 from experiments.runner import ROOT, Runner, read_results
 from experiments.tables import table
 from prm_jax.data.datasets import DATA_VARIABLE
+from prm_jax.runtime.errors import exit_on_user_error
 
 SEEDS = (1, 2, 3)  # 0 was used to choose settings
 PAGE = ROOT / 'docs/evaluation.md'
@@ -74,6 +75,7 @@ def fill_page(text: str, document: Mapping[str, Any]) -> str:
   return text
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--data-root'

@@ -40,6 +40,13 @@ def test_tables_are_made_of_the_results(name):
   assert f'python -m {module.__name__}' in readme.read_text()
 
 
+def test_the_figure_of_the_readme_is_made_of_the_results():
+  module = importlib.import_module('experiments.prm_vs_orm.run')
+  folder = FOLDER / 'prm_vs_orm'
+  document = json.loads((folder / 'results.json').read_text())
+  assert (folder / 'figure.svg').read_text() == module.draw(document)
+
+
 # A share, a ratio, a gain or a time, which a results.json would hold.
 MEASURED = re.compile(
   r'\d+\.\d|\d ?%|\dx\b|\d+ (times|points|percent|minutes|seconds|hours)'
