@@ -15,6 +15,7 @@ from experiments.arithmetic import chains_per_row, domain_flags, row_flags
 from experiments.runner import Runner, read_results
 from experiments.tables import mean_and_seeds, mean_between, table
 from prm_jax.evals import suite
+from prm_jax.runtime.errors import exit_on_user_error
 
 OPERATIONS = 5
 CHAINS = 32  # per update
@@ -160,6 +161,7 @@ def read(workdir: pathlib.Path) -> dict[str, Measured]:
   return measured | read_choices(results['best_of_n'], CURVES)
 
 
+@exit_on_user_error()
 def run(ablation: Ablation) -> None:
   """Runs an ablation as its command line says, and writes what it found."""
   parser = command_line.make_parser(

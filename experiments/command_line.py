@@ -154,8 +154,11 @@ def parse(
     arguments: what to parse; default: the command line.
   """
   args = parser.parse_args(arguments)
-  if not getattr(args, 'data_root', True):
+  root = getattr(args, 'data_root', '.')
+  if not root:
     parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
+  if not pathlib.Path(root).is_dir():
+    parser.error(f'--data-root={root}: expected a folder')
   home = parser.get_default('output')
   if home and args.output.resolve() == home:
     for name in set(vars(args)) - {*_WITHOUT_EFFECT, *free}:

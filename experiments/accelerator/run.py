@@ -36,6 +36,7 @@ from experiments.accelerator.cases import LEFT, write
 from experiments.accelerator.results import collect, render
 from experiments.runner import ROOT
 from prm_jax.runtime.determinism import ask_for_same_bits
+from prm_jax.runtime.errors import exit_on_user_error
 
 FAST_TO_COMPILE = (
   '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
@@ -267,6 +268,7 @@ def find_torch(given: str | None) -> str | None:
   return None if fault else python
 
 
+@exit_on_user_error()
 def main() -> int:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', output=False

@@ -21,6 +21,7 @@ from experiments.tables import table
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.verify import answers, symbolic
 from prm_jax.report.sections import wilson
+from prm_jax.runtime.errors import exit_on_user_error
 
 PAIRS, SEED = 3_200, 0
 SECONDS = 20.0  # time for one pair, after which it is judged different
@@ -159,6 +160,7 @@ def _share(part: Mapping[str, Any]) -> str:
   return f'{100 * part["value"]:.2f} ({_between(part)})'
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--data-root')
   parser.add_argument('--pairs', type=int, default=PAIRS)

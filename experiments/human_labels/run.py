@@ -13,6 +13,7 @@ from typing import Any
 from experiments import command_line
 from experiments.runner import Runner
 from experiments.tables import between, percent, table
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import read_results
 
 BASELINES = {
@@ -89,6 +90,7 @@ def render(document: Mapping[str, Any]) -> str:
   return text + '\n\n' + '\n'.join(notes(document))
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--data-root'

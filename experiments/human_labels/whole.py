@@ -25,6 +25,7 @@ from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.evals import suite
 from prm_jax.evals.prm import score_chains
 from prm_jax.jobs.settings import read_settings
+from prm_jax.runtime.errors import exit_on_user_error
 
 RESAMPLES = 2000
 READ = {'all': 'all solutions', 'whole': 'solutions read whole'}
@@ -183,6 +184,7 @@ def render(document: Mapping[str, Any]) -> str:
   return '\n'.join([table(heads, rows), '', *notes])
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__,

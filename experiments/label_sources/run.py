@@ -21,6 +21,7 @@ from experiments.label_sources.counting import (
   written_tokens,
 )
 from experiments.runner import Runner, slug
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import read_results, write_json
 
 POOL = 16_384  # chains that every source labels, one of each problem
@@ -286,6 +287,7 @@ def run_seed(
   return labels, runs
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds'

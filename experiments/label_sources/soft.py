@@ -17,6 +17,7 @@ from experiments import ablations, command_line
 from experiments.label_sources.run import VALUES, label_all, train_flags
 from experiments.runner import Runner, read_results
 from prm_jax.evals.suite import NULL
+from prm_jax.runtime.errors import exit_on_user_error
 
 UPDATES = (400, 1600, 6400)
 QUICK = (10, 20, 40)
@@ -92,6 +93,7 @@ def render(document: Mapping[str, Any]) -> str:
   return ablations.render(document)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'

@@ -34,6 +34,7 @@ from prm_jax.jobs import frozen
 from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.settings.training import PrmSettings
 from prm_jax.jobs.training import open_model
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.sharding import make_mesh
 
 WINDOW = 4096  # tokens; every chain fits
@@ -270,6 +271,7 @@ def about_set(chains: Sequence[Chain]) -> dict[str, int]:
   }
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--seeds', '--quick'

@@ -15,6 +15,7 @@ from experiments.runner import Runner
 from experiments.tables import mean, percent, table
 from prm_jax.evals.suite import NULL
 from prm_jax.report import figures
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import read_results
 
 STYLES = {
@@ -103,6 +104,7 @@ def draw(document: Mapping[str, Any]) -> str:
   return figures.standalone(figures.best_of_n(sizes(runs), series, title))
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--workdir', '--seeds')
   parser.add_argument(

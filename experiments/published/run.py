@@ -33,7 +33,7 @@ from prm_jax.evals.scorers import make_part
 from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
 from prm_jax.runtime import manifest
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import write_lines
 
 SETS = ('gsm8k', 'math', 'olympiadbench', 'omnimath')
@@ -254,6 +254,7 @@ def parse() -> argparse.Namespace:
   return args
 
 
+@exit_on_user_error()
 def main() -> None:
   args = parse()
   sets = read_sets(pathlib.Path(args.data_root), args.problems)
@@ -298,7 +299,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  try:
-    main()
-  except UserError as error:
-    sys.exit(f'error: {error}')
+  main()

@@ -21,7 +21,6 @@ goes on where it was stopped. --domains runs some of them.
 
 import collections
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +47,7 @@ from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.learned import learned_problems
 from prm_jax.runtime import manifest
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 
 NS = (1, 2, 4, 8, 16, 32, 64)
 RESAMPLES = 2000
@@ -215,6 +214,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   figures.save(figure, path)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--quick', '--data-root'
@@ -270,7 +270,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  try:
-    main()
-  except UserError as error:
-    sys.exit(f'error: {error}')
+  main()

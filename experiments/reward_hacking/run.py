@@ -17,6 +17,7 @@ from experiments.reward_hacking import figure
 from experiments.rl_process_vs_outcome import tables
 from experiments.rl_runs import Case, Curve, learn, make_policy, make_prm
 from experiments.runner import Runner, slug
+from prm_jax.runtime.errors import exit_on_user_error
 
 OPERATIONS, RATE = 5, 2e-4
 # The weak PRM is trained on this many chains, with the solver's own few slips.
@@ -70,6 +71,7 @@ def render(document: Mapping[str, Any]) -> str:
   return tables.ends_table(document['results'])
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'

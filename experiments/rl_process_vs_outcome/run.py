@@ -210,6 +210,7 @@ def with_arms_kept(
   return {**found, 'arms': all_of('arms'), 'costs': all_of('costs')}
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'
@@ -267,5 +268,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  with exit_on_user_error():
-    main()
+  main()

@@ -16,7 +16,6 @@ command resumes what is there.
 """
 
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from experiments.tables import (
   points_between,
   table,
 )
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import exit_on_user_error
 
 PRM = 'prm_verifier'
 # Arm -> variant of configs/rl_math.py and flags.
@@ -138,6 +137,7 @@ def _shown(measured: Mapping[str, Any]) -> str:
   return f'{percent(measured["mean"])} ({between(measured["ci95"])})'
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__,
@@ -185,7 +185,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  try:
-    main()
-  except UserError as error:
-    sys.exit(f'error: {error}')
+  main()

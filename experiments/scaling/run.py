@@ -25,6 +25,7 @@ from experiments.runner import ROOT
 from experiments.scaling import beside_maxtext
 from experiments.tables import table
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import exit_on_user_error
 
 CONFIGS = (
   'qwen2_5_math_1_5b',
@@ -333,6 +334,7 @@ def draw(documents: Mapping[str, Any], path: pathlib.Path) -> None:
   figures.save(figure, path)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--workdir', '--jobs')
   parser.set_defaults(jobs=1)

@@ -34,6 +34,7 @@ from experiments.speed import sides, workload
 from experiments.tables import table
 from prm_jax.inference import loading
 from prm_jax.runtime import paths
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.sharding import flat_mesh
 
 PORT = 8741
@@ -285,6 +286,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   figures.save(figure, path)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--rounds')
   parser.set_defaults(

@@ -44,7 +44,7 @@ from experiments.tables import (
 from prm_jax.evals import scorers
 from prm_jax.evals.scorers import DEV, Part
 from prm_jax.runtime import manifest
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import is_done
 
 RULE = 'untrained'  # what the heads of trained models start as
@@ -368,6 +368,7 @@ def judge_rows(
   return {row: judged[row] for row in ROWS if row in judged}
 
 
+@exit_on_user_error()
 def main() -> None:
   args, extra = parse()
   read, trained = run_jobs(args, extra)
@@ -428,7 +429,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  try:
-    main()
-  except UserError as error:
-    sys.exit(f'error: {error}')
+  main()

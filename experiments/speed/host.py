@@ -8,7 +8,6 @@ what is kept on the disk, as every later run does. Writes host.json and the
 table of HOST.md beside this file.
 """
 
-import argparse
 import collections
 import json
 import pathlib
@@ -26,6 +25,7 @@ from prm_jax.data.encoding import StepFormat
 from prm_jax.data.pipeline import make_batches
 from prm_jax.data.targets import TargetConfig
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import exit_on_user_error
 
 BATCHES = census_lib.BatchConfig(
   batch_size=16,
@@ -105,10 +105,9 @@ def render(document: Mapping[str, Any]) -> str:
   return table(heads, rows)
 
 
+@exit_on_user_error()
 def main() -> None:
-  parser: argparse.ArgumentParser = command_line.make_parser(
-    __doc__, __file__, output=False
-  )
+  parser = command_line.make_parser(__doc__, __file__)
   parser.add_argument('--seconds', type=float, default=20.0)
   args = command_line.parse(parser)
   root = workload.data_root()
@@ -135,7 +134,7 @@ def main() -> None:
     'rows': rows,
   }
   command_line.write(
-    sides.HERE, document, render(document), 'host.json', 'HOST.md'
+    args.output, document, render(document), 'host.json', 'HOST.md'
   )
 
 

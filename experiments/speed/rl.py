@@ -30,6 +30,7 @@ from prm_jax.jobs import rl_problems
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import exit_on_user_error
 
 CONFIG = ROOT / 'configs' / 'rl_math.py'
 Runs = dict[str, list[dict[str, Any]]]  # of both sides
@@ -335,6 +336,7 @@ def render_races(document: Mapping[str, Any]) -> str:
   return table(heads, rows)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--parity-python', output=False

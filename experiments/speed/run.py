@@ -25,6 +25,7 @@ from experiments.speed import sides
 from experiments.speed import workload as workload_lib
 from experiments.speed.tables import render
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import write_json
 
 MODELS = ('small', 'smollm2')
@@ -272,6 +273,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
   }
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__,

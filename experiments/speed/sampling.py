@@ -29,6 +29,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference.sampler import Stops
 from prm_jax.inference.writer import SampleRequest, SamplingStats, Writer
 from prm_jax.models import TransformerConfig, init_params
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.sharding import flat_mesh
 
 TASKS = {
@@ -237,6 +238,7 @@ def run_ours(path: pathlib.Path) -> None:
   print(json.dumps(ours(task, os.environ[sides.CLOCK_VARIABLE])))
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--parity-python', '--clock', '--rounds', output=False

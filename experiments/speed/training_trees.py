@@ -25,6 +25,7 @@ from experiments.tables import table
 from prm_jax.data.chains import Chain
 from prm_jax.data.readers import read_chains
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import exit_on_user_error
 
 BATCH = 8  # TRL's default; flat chains of neighbouring lengths
 OMEGA = (
@@ -181,6 +182,7 @@ def order(row: Mapping[str, Any]) -> int:
   return [*DATA].index(row['data'])
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__,

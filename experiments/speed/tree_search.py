@@ -25,6 +25,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.search import RunConfig, run
 from prm_jax.search.searching import Task
@@ -245,6 +246,7 @@ def order(row: Mapping[str, Any]) -> tuple[int, int]:
   return [*MODELS].index(row['model']), row['problems']
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--clock', '--rounds', output=False

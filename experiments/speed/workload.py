@@ -19,6 +19,7 @@ from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.encoding import DoesNotFit, StepFormat, make_format
 from prm_jax.data.readers import read_chains
 from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.runtime.errors import UserError
 
 MAX_LENGTH = 1024
 # A Llama over bytes, with random weights.
@@ -38,10 +39,15 @@ PROMPT_TOKENS = 200
 
 
 def data_root() -> pathlib.Path:
-  """Returns the folder of the data files, or stops where none is named."""
-  if not os.environ.get(DATA_VARIABLE):
-    raise SystemExit(f'error: {DATA_VARIABLE} names no folder of data files')
-  return pathlib.Path(os.environ[DATA_VARIABLE])
+  """Returns the folder of the data files.
+
+  Raises:
+    UserError: there is none.
+  """
+  root = os.environ.get(DATA_VARIABLE)
+  if not root or not pathlib.Path(root).is_dir():
+    raise UserError(f'{DATA_VARIABLE} names no folder of data files')
+  return pathlib.Path(root)
 
 
 def training_chains(root: pathlib.Path, fmt: StepFormat) -> list[dict]:

@@ -18,6 +18,7 @@ from experiments import command_line
 from experiments.arithmetic import domain_flags, row_flags
 from experiments.runner import Runner
 from experiments.test_time_compute import figure, tables
+from prm_jax.runtime.errors import exit_on_user_error
 
 # Operations of a problem -> updates of its policy and of its reward models. The
 # longer a problem, the harder it is to find the operand that comes next: a
@@ -118,6 +119,7 @@ def render(document: Mapping[str, Any]) -> str:
   return tables.render(document)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'

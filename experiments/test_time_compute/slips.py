@@ -35,6 +35,7 @@ from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime import workdir as workdir_lib
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import write_json
 from prm_jax.search.method import SearchConfig, Task
 
@@ -305,6 +306,7 @@ def render(document: Mapping[str, Any]) -> str:
   return table(heads, rows)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'

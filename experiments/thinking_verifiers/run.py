@@ -23,6 +23,7 @@ from experiments import command_line, figures
 from experiments.findings import over
 from experiments.runner import Runner
 from experiments.tables import mean, percent, table
+from prm_jax.runtime.errors import exit_on_user_error
 from prm_jax.runtime.workdir import read_results
 
 SAMPLES = (1, 4, 16)  # critiques of a chain
@@ -315,6 +316,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   figures.save(figure, path)
 
 
+@exit_on_user_error()
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -112,6 +113,35 @@ def test_a_missing_data_folder_is_named(monkeypatch, tmp_path, capsys):
   with pytest.raises(SystemExit):
     command_line.parse(parser)
   assert '--data-root is missing' in capsys.readouterr().err
+  nowhere = tmp_path / 'nowhere'
+  monkeypatch.setattr(sys, 'argv', ['run.py', f'--data-root={nowhere}'])
+  with pytest.raises(SystemExit):
+    command_line.parse(parser)
+  said = f'--data-root={nowhere}: expected a folder'
+  assert said in capsys.readouterr().err
+
+
+COMMANDS = sorted(
+  path.relative_to(ROOT / 'experiments')
+  for path in (ROOT / 'experiments').rglob('*.py')
+  if re.search(r'make_parser\(\s*__doc__', path.read_text())
+  and path.name != 'command_line.py'
+)
+
+
+def test_a_fault_of_the_user_is_one_line(monkeypatch, tmp_path, capsys):
+  for path in COMMANDS:
+    module = '.'.join(path.with_suffix('').parts)
+    main = importlib.import_module(f'experiments.{module}').main
+
+    def fail(*args, **flags):
+      raise UserError('what is wrong; its cure')
+
+    monkeypatch.setattr(command_line, 'make_parser', fail)
+    with pytest.raises(SystemExit) as ended:
+      main()
+    assert ended.value.code == 2, module
+    assert capsys.readouterr().err == 'error: what is wrong; its cure\n', module
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """The traps of docs/evaluation.md: closed forms, small pools, its lines."""
 
 import json
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import calibration
 from tests.shared.command_line import ROOT
+from tests.shared.real_data import shared
 
 pytest.importorskip('matplotlib', reason="needs 'prm_jax[experiments]'")
 
@@ -19,9 +18,6 @@ from prm_jax.evals.trivial import scores as feature
 FOLDER = ROOT / 'experiments/evaluation_traps'
 DOCUMENT = json.loads((FOLDER / 'results.json').read_text())
 PAGE = ROOT / 'docs/evaluation.md'
-DATA = pathlib.Path(
-  os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared/data'
-)
 
 
 def solution(problem, steps, right, model='a'):
@@ -185,17 +181,17 @@ def test_bins_without_a_right_step_are_found():
   }
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason='needs PRM_JAX_DATA')
 def test_the_pool_and_human_labels_give_the_committed_numbers():
   traps = DOCUMENT['traps']
-  found = choosing.measure_segmentation(DATA)
+  pool = shared('best_of_n/gsm8k_test_pool.jsonl')
+  found = choosing.measure_segmentation(pool.parents[1])
   assert found['one_line'] == traps['segmentation']['one_line']
   cut = found['cut']['at lines']
   assert round(100 * cut['fewest steps']['mean'], 1) == 51.3
   assert round(100 * cut['shortest longest step']['mean'], 1) == 36.1
   for name in ('gsm8k', 'math'):
     chains, _ = choosing.read_chains(
-      DATA / f'processbench/{name}.json', 'processbench'
+      shared(f'processbench/{name}.json'), 'processbench'
     )
     part = judging.labelled(chains)
     values = -feature(part.chains, 'length')[part.judged]
