@@ -27,7 +27,9 @@ HEADS_OF_LOSS = {
   'cross_entropy': ('two_class', 'three_class'),
   'mse': ('regression', 'logit'),
   'beta_binomial': ('two_class',),
-  'ranking': ('logit', 'regression'),
+  # Only differences between values count, so they leave [0, 1], where those of
+  # a regression head are clipped to ties.
+  'ranking': ('logit',),
 }
 
 

@@ -24,7 +24,6 @@ PAIRS = [
   ('mse', 'logit'),
   ('beta_binomial', 'two_class'),
   ('ranking', 'logit'),
-  ('ranking', 'regression'),
 ]
 
 
@@ -352,6 +351,8 @@ def test_check_loss():
     losses.check_loss('nll', HeadConfig())
   with pytest.raises(UserError, match=r"'bce': .* head\.kind='two_class'"):
     losses.check_loss('bce', HeadConfig('two_class'))
+  with pytest.raises(UserError, match=r"='ranking': .*'regression': use logit"):
+    losses.check_loss('ranking', HeadConfig('regression'))
   accepted = []
   for name in losses.LOSSES:
     for kind in HEADS:
