@@ -158,6 +158,18 @@ def read_architecture(
   return config, _longest(fields, family, config.n_layers)
 
 
+def ties_output(directory: str | pathlib.Path) -> bool:
+  """Says whether config.json ties the output embedding of an LM to its input's.
+
+  Models of HEADED have none to tie. The arguments and errors are those of
+  `read_architecture`.
+  """
+  path = pathlib.Path(directory) / 'config.json'
+  fields = _Fields(path, read_json(path))
+  tied = fields.flag('tie_word_embeddings', False)
+  return tied and not _has_head(fields)
+
+
 def _has_head(fields: _Fields) -> bool:
   """Says whether the model has a classification head, not an LM head."""
   names = fields.values.get('architectures')

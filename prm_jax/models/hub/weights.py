@@ -17,6 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from prm_jax.models.config import DTYPES, TransformerConfig
+from prm_jax.models.hub.architectures import ties_output
 from prm_jax.models.hub.safetensors_files import TensorFiles
 from prm_jax.runtime.array_reader import empty_aligned
 from prm_jax.runtime.errors import UserError
@@ -28,6 +29,9 @@ Params = dict[str, Any]
 
 # Buffers that old versions of transformers saved; they follow from the config.
 IGNORED = ('rotary_emb.inv_freq',)
+# The two embeddings in the files, of the words that go in and that come out.
+INPUT, OUTPUT = 'model.embed_tokens.weight', 'lm_head.weight'
+ROWS_PER_PART = 4096  # words whose vectors are compared at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +68,8 @@ def _in_layers(
 
 
 TENSORS = (
-  TensorMap('embed_tokens', 'model.embed_tokens.weight', 'VD', 'V D'),
-  TensorMap('lm_head', 'lm_head.weight', 'VD', 'V D', 'untied'),
+  TensorMap('embed_tokens', INPUT, 'VD', 'V D'),
+  TensorMap('lm_head', OUTPUT, 'VD', 'V D', 'untied'),
   TensorMap('norm/scale', 'model.norm.weight', 'D', 'D'),
   _in_layers('input_layernorm/scale', 'input_layernorm', 'D', 'D'),
   _in_layers(
@@ -157,11 +161,32 @@ def abstract_params(config: TransformerConfig, dtype: str) -> Params:
 def check_backbone(
   files: TensorFiles, config: TransformerConfig, also: tuple[str, ...] = ()
 ) -> None:
-  """Raises UserError unless the files hold exactly the model and `also`."""
-  tied = ('lm_head.weight',) if config.tie_embeddings else ()
-  files.check(
-    expected_shapes(config) | dict.fromkeys(also), ignored=IGNORED + tied
-  )
+  """Raises UserError unless the files hold exactly the model and `also`.
+
+  If config.json ties the embeddings, an output embedding in the files has to be
+  a copy of the input's: transformers does not tie them otherwise.
+  """
+  expected = expected_shapes(config) | dict.fromkeys(also)
+  ignored = IGNORED + (OUTPUT,) * config.tie_embeddings
+  has_copy = OUTPUT in files.shapes and ties_output(files.directory)
+  if has_copy:
+    expected[OUTPUT] = expected[INPUT]
+  files.check(expected, ignored)
+  if has_copy:
+    _check_copy(files)
+
+
+def _check_copy(files: TensorFiles) -> None:
+  """Raises UserError unless the two embeddings are equal, read part by part."""
+  words = files.shapes[INPUT][0]
+  for start in range(0, words, ROWS_PER_PART):
+    rows = (slice(start, min(start + ROWS_PER_PART, words)),)
+    parts = (files.read_part(name, rows) for name in (INPUT, OUTPUT))
+    if not np.array_equal(*parts):
+      raise UserError(
+        f'{files.directory}: {OUTPUT!r} differs from {INPUT!r}, though '
+        'config.json ties the two; set "tie_word_embeddings": false there'
+      )
 
 
 def load_backbone(
@@ -181,12 +206,11 @@ def load_backbone(
       reads with `files.read`.
 
   Returns:
-    The tree of `init_params`. It has `lm_head` only if embeddings are not tied;
-    if they are, an `lm_head` in the files is not read.
+    The tree of `init_params`. It has `lm_head` only if embeddings are not tied.
 
   Raises:
     UserError: a tensor is missing, unknown, of another shape, or has values
-      that are not finite.
+      that are not finite; or config.json ties two embeddings that differ.
   """
   if dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prm_jax import models
+from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.models.hub import weights
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.safetensors_files import SINGLE, TensorFiles
 from prm_jax.models.hub.weights import load_backbone
@@ -176,12 +178,43 @@ def test_a_tied_model_may_carry_its_output_embedding(tmp_path):
   assert jax.tree.all(jax.tree.map(np.array_equal, with_it, without))
 
 
+@pytest.mark.parametrize('row', [0, 63])
+def test_an_output_embedding_of_its_own_is_not_tied(row, tmp_path, monkeypatch):
+  monkeypatch.setattr(weights, 'ROWS_PER_PART', 10)
+  config = CONFIGS['smollm2']
+  tensors = random_tensors(shapes(config))
+  own = tensors['model.embed_tokens.weight'].copy()
+  own[row, 5] += 1
+  tensors['lm_head.weight'] = own
+  folder = write_model(tmp_path / 'tied', config, tensors)
+  cure = f'{folder}: .* set "tie_word_embeddings": false'
+  with pytest.raises(UserError, match=cure):
+    open_pretrained(str(folder))
+  with pytest.raises(UserError, match=cure):
+    load(folder)
+  untied = config | {'tie_word_embeddings': False}
+  params, _ = load(write_model(tmp_path / 'untied', untied, tensors))
+  assert np.array_equal(params['lm_head'], own)
+
+
+def test_an_output_embedding_of_another_shape(tmp_path):
+  config = CONFIGS['smollm2']
+  tensors = random_tensors(shapes(config))
+  tensors['lm_head.weight'] = np.ones((3, 5), np.float32)
+  with pytest.raises(
+    UserError, match=r"'lm_head.weight' has shape \[3, 5\], bu"
+  ):
+    load(write_model(tmp_path, config, tensors))
+
+
 @pytest.mark.parametrize('carries', [True, False])
-def test_a_reward_model_has_no_output_embedding(carries, tmp_path):
+@pytest.mark.parametrize('tied', [True, False])
+def test_a_reward_model_has_no_output_embedding(carries, tied, tmp_path):
   config = CONFIGS['llama3'] | {
     'architectures': ['LlamaForTokenClassification']
   }
   tensors = random_tensors(shapes(config))
+  config['tie_word_embeddings'] = tied
   if not carries:
     del tensors['lm_head.weight']
   tensors['score.weight'] = np.ones((2, 32), ml_dtypes.bfloat16)
