@@ -149,7 +149,7 @@ class PrmReading(NamedTuple):
       return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
 
     tokens, ends = of(jnp.int32, B, T), of(jnp.int32, B, T // 2)
-    rows = Rows(*[tokens] * 4, of(jnp.bool_, B, T), ends, ends)
+    rows = Rows(*[tokens] * 4, of(jnp.int8, B, T), ends, ends)
     read = jit_read_rows(self.model, self.head, self.mesh)
     params, pool = self.params(), self.pool()
     with jax.set_mesh(self.mesh):

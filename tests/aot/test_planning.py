@@ -1,0 +1,45 @@
+"""What aot plans for a config; nothing is compiled."""
+
+import jax
+import pytest
+
+from prm_jax.aot import item_programs, rl_programs
+from prm_jax.data.encoding import make_format
+from prm_jax.inference.loading import ModelDescription, write_description
+from prm_jax.inference.packing import empty_rows
+from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.training.train_state import NO_LORA
+from tests.shared.configs import settings
+
+# The built-in tokenizer of arithmetic has fewer words.
+MODEL = TransformerConfig(200, 8, 2, 2, 1, 16)
+SIZES = 'vocab_size', 'd_model', 'n_layers', 'n_heads', 'n_kv_heads', 'd_ff'
+KNOWN = {f'aot.model.{name}': getattr(MODEL, name) for name in SIZES}
+JOBS = {
+  'search': ('search_math', 'beam', item_programs),
+  'rl': ('rl_math', 'grpo', rl_programs),
+}
+ON_ONE = {f'mesh.{axis}': 1 for axis in ('replica', 'fsdp', 'model')}
+
+
+def plan_scoring(job, head, tmp_path):
+  """Plans the scoring of a search or of RL by a PRM with this head."""
+  fmt = make_format('arithmetic', 64)
+  write_description(tmp_path, ModelDescription(MODEL, head, NO_LORA, fmt))
+  given = KNOWN | ON_ONE | {'prm.kind': 'workdir', 'prm.path': str(tmp_path)}
+  file, variant, module = JOBS[job]
+  chosen = settings(file, f'{variant},tiny', **given)
+  return module.plan(chosen, jax.devices()[:1]).programs['score']
+
+
+def rows_of(program):
+  """The shapes of the rows that a program reads."""
+  found = jax.tree.leaves(program.lower().in_avals)[-len(Rows._fields) :]
+  return Rows(*found)
+
+
+@pytest.mark.parametrize('job', JOBS)
+def test_rows_have_the_types_that_they_have_in_a_job(job, tmp_path):
+  rows = rows_of(plan_scoring(job, HeadConfig(), tmp_path))
+  for name, read in empty_rows(1, 4, 2)._asdict().items():
+    assert getattr(rows, name).dtype == read.dtype, name
