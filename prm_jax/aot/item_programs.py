@@ -158,8 +158,9 @@ class PrmReading(NamedTuple):
   def program(self) -> Program:
     """Returns the program."""
     B, T, S = self.sizes()
-    ends = None if self.head.likelihood else T // 2
-    needed = reading(self.model, B, T, ends=ends)
+    likelihood = self.head.likelihood
+    ends = None if likelihood else T // 2
+    needed = reading(self.model, B, T, likelihood, ends)
     prefix = attention_flops(self.model, B * T * S)
     return Program(
       self.lower,

@@ -180,7 +180,9 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
   model = model_of(settings)
   check_mesh(settings, model, mesh)
   rows, length = settings.data.batch_size, settings.data.row_length
-  logits, head = settings.loss.lm_weight > 0, settings.head
+  head = settings.head
+  likelihood = bool(head and head.likelihood)
+  logits = likelihood or settings.loss.lm_weight > 0
   ends = settings.data.max_steps_per_row
   trained = None if reads_all(objective_of(settings)) else ends
   programs = {
@@ -199,7 +201,9 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
     programs['score'] = Program(
       lambda: lower_score(settings, mesh),
       mesh.size,
-      **reading(model, rows, length, ends=None if head.likelihood else ends),
+      **reading(
+        model, rows, length, likelihood, ends=None if likelihood else ends
+      ),
     )
   slots = settings.sampling.slots if settings.sampling else 0
   return Plan(programs, (mesh,), model.remat, rows, length, slots)

@@ -336,7 +336,9 @@ class AbstractRlJob:
       self.held.prm,
       rows,
       read=['prm'],
-      **reading(model, B, T, ends=None if head.likelihood else T // 2),
+      **reading(
+        model, B, T, head.likelihood, None if head.likelihood else T // 2
+      ),
     )
 
 

@@ -27,7 +27,8 @@ def reading(
   attention takes at most as many.
 
   Args:
-    logits: whether the next token's logits are computed.
+    logits: whether the next token's logits are computed: for the LM loss, RL or
+      a head that reads the likelihood.
     ends: tokens of a row whose hidden states are read; None reads all. An
       unrolled model computes no others after the last layer's attention.
   """

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from prm_jax.aot import item_programs, rl_programs
+from prm_jax.aot import item_programs, programs, rl_programs
 from prm_jax.data.encoding import make_format
 from prm_jax.inference.loading import ModelDescription, write_description
 from prm_jax.inference.packing import empty_rows
@@ -43,3 +43,33 @@ def test_rows_have_the_types_that_they_have_in_a_job(job, tmp_path):
   rows = rows_of(plan_scoring(job, HeadConfig(), tmp_path))
   for name, read in empty_rows(1, 4, 2)._asdict().items():
     assert getattr(rows, name).dtype == read.dtype, name
+
+
+@pytest.mark.parametrize('lm_weight', [0.0, 0.5])
+def test_a_likelihood_needs_the_product_with_the_vocabulary(lm_weight):
+  """2 D V for each token; learning costs three times as much."""
+
+  def plan(likelihood):
+    values = {'model.vocab_size': 200, 'head.likelihood': likelihood}
+    values |= {'loss.lm_weight': lm_weight} | ON_ONE
+    chosen = settings('prm_math', 'tiny', **values)
+    return programs.plan(chosen, jax.devices()[:1]), programs.model_of(chosen)
+
+  (plain, model), (reads, _) = plan(False), plan(True)
+  words = 2 * plain.rows * plain.length * model.d_model * 200
+  more = {
+    name: reads.programs[name].products - plain.programs[name].products
+    for name in ('train', 'score')
+  }
+  # The LM loss asks for the same logits.
+  assert more == {'train': 3 * words * (lm_weight == 0), 'score': words}
+
+
+@pytest.mark.parametrize('job', JOBS)
+def test_a_likelihood_costs_the_same_when_others_score(job, tmp_path):
+  plain, reads = (
+    plan_scoring(job, HeadConfig(likelihood=likelihood), tmp_path)
+    for likelihood in (False, True)
+  )
+  words = 2 * rows_of(reads).tokens.size * MODEL.d_model * MODEL.vocab_size
+  assert reads.products - plain.products == words
