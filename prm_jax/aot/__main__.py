@@ -4,11 +4,12 @@
       --topology v5e:16x16
 
 The real compiler (pip install 'jax[tpu]' or 'jax[cuda13]') compiles the
-programs of the config's task: the train step and scoring for a PRM; the train
-step, prefill and sampling for a policy; all of these for RL; and for sampling,
-labelling and search the programs of the models that they open. The report gives
-the memory that each program needs on a chip and the least time that it takes.
-The exit code is 1 if one does not fit.
+programs of the config's task: the train step and scoring for a PRM, or with
+frozen.heads the reading of features; the train step, prefill and sampling for a
+policy; all of these for RL; and for sampling, labelling and search the programs
+of the models that they open. The report gives the memory that each program
+needs on a chip and the least time that it takes. The exit code is 1 if one does
+not fit.
 """
 
 import dataclasses

@@ -1,8 +1,9 @@
 """Lowers the programs of a config, on shapes alone.
 
 A config -> its train step and its scoring step, or a policy's sampling
-programs, lowered for a mesh whose devices need not be here, with the least
-work that each needs. `rl_programs.py` lowers those of RL.
+programs, or what reads features for heads on a frozen backbone, lowered for a
+mesh whose devices need not be here, with the least work that each needs.
+`rl_programs.py` lowers those of RL.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.aot.sampling import Sampling
-from prm_jax.aot.shapes import Plan, Program
+from prm_jax.aot.shapes import Plan, Program, abstract_params, full_call
 from prm_jax.aot.useful_flops import learning, reading
 from prm_jax.data.config import DataConfig
-from prm_jax.inference import loading, score
+from prm_jax.inference import features, loading, score
 from prm_jax.inference.loading import ModelDescription
+from prm_jax.inference.scorer import jit_row_features
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.jobs.training import check_mesh, open_model
 from prm_jax.models import (
@@ -145,6 +147,25 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
     ).lower(state, rows)
 
 
+def plan_features(
+  settings: PrmSettings, model: TransformerConfig, mesh: Mesh
+) -> Plan:
+  """Returns the one program of a job with `frozen.heads`.
+
+  The backbone, alone, reads as many chains as one call takes. Fitting heads to
+  what it finds takes next to nothing.
+  """
+  params = abstract_params(model, None, mesh)
+  rows = full_call(features.PART, settings.data.max_length, mesh)
+
+  def lower() -> jax.stages.Lowered:
+    with jax.set_mesh(mesh):
+      return jit_row_features(model, mesh).lower(params, rows)
+
+  needed = reading(model, *rows.tokens.shape, logits=True)
+  return Plan({'features': Program(lower, mesh.size, **needed)}, (mesh,))
+
+
 def read_prm(path: str, implicit: bool = False) -> ModelDescription:
   """Reads how a PRM that was trained here is made.
 
@@ -179,6 +200,8 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
   mesh = make_mesh(settings.mesh.shape, devices)
   model = model_of(settings)
   check_mesh(settings, model, mesh)
+  if isinstance(settings, PrmSettings) and settings.frozen.heads:
+    return plan_features(settings, model, mesh)
   rows, length = settings.data.batch_size, settings.data.row_length
   head = settings.head
   likelihood = bool(head and head.likelihood)

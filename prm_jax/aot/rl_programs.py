@@ -15,16 +15,22 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.aot.programs import HEAD, read_prm
 from prm_jax.aot.sampling import Sampling
-from prm_jax.aot.shapes import Plan, Program, abstract_params, bytes_of
+from prm_jax.aot.shapes import (
+  Plan,
+  Program,
+  abstract_params,
+  bytes_of,
+  full_call,
+)
 from prm_jax.aot.useful_flops import learning, reading
-from prm_jax.inference.packing import bucket, row_bucket
-from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
+from prm_jax.inference.packing import bucket
+from prm_jax.inference.scorer import jit_row_scores
 from prm_jax.inference.writer import cache_bucket
 from prm_jax.jobs import rl, rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
-from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.decoding_params import jit_unstack
 from prm_jax.models.dtypes import FAST
 from prm_jax.rl.episodes import SMALLEST_STEPS
@@ -323,22 +329,15 @@ class AbstractRlJob:
     """Describes the scoring of as many chains as one call takes."""
     mesh, model = self.meshes.sampling, self.models.prm
     head = self.models.head
-    split = mesh.shape['replica'] * mesh.shape['fsdp']
-    per_call = max(1, CALL_FILL * split // self.models.longest)
-    B = row_bucket(min(self.settings.train.chains, per_call), split)
-    T = bucket(self.models.longest)
-    tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
-    kinds = _rows(mesh, jnp.int8, B, T)
-    rows = Rows(*[tokens] * 4, kinds, ends, ends)
+    rows = full_call(self.settings.train.chains, self.models.longest, mesh)
+    ends = None if head.likelihood else rows.step_ends.shape[1]
     return self._program(
       mesh,
       jit_row_scores(model, head, mesh),
       self.held.prm,
       rows,
       read=['prm'],
-      **reading(
-        model, B, T, head.likelihood, None if head.likelihood else T // 2
-      ),
+      **reading(model, *rows.tokens.shape, head.likelihood, ends),
     )
 
 

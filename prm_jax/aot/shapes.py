@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.inference.packing import bucket, row_bucket
+from prm_jax.inference.scorer import CALL_FILL
+from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.train_state import (
   make_params,
   placed_shapes,
@@ -84,3 +88,22 @@ def abstract_params(
     jax.random.key(0),
   )
   return placed_shapes(shapes, mesh)
+
+
+def full_call(chains: int, longest: int, mesh: Mesh) -> Rows:
+  """Returns the shapes of the largest call that scores chains.
+
+  Args:
+    chains: how many there are to be scored; a call may take fewer.
+    longest: tokens of each.
+  """
+  split = mesh.shape['replica'] * mesh.shape['fsdp']
+  per_call = max(1, CALL_FILL * split // longest)
+  B, T = row_bucket(min(chains, per_call), split), bucket(longest)
+
+  def of(dtype: Any, length: int) -> jax.ShapeDtypeStruct:
+    placed = batch_sharding(mesh)
+    return jax.ShapeDtypeStruct((B, length), dtype, sharding=placed)
+
+  tokens, ends = of(jnp.int32, T), of(jnp.int32, T // 2)
+  return Rows(*[tokens] * 4, of(jnp.int8, T), ends, ends)

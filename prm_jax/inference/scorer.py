@@ -87,10 +87,7 @@ class Scorer:
     self.mesh = mesh
     self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
     self._row_scores = jit_row_scores(model, head, mesh)
-    self._row_features = jax.jit(
-      functools.partial(score_lib.row_features, model=model),
-      out_shardings=NamedSharding(mesh, P()),
-    )
+    self._row_features = jit_row_features(model, mesh)
     self._best_of_n = jax.jit(
       functools.partial(score_lib.best_of_n, model=model, head=head),
       static_argnames='how',
@@ -293,6 +290,14 @@ def jit_row_scores(
   return jax.jit(
     functools.partial(score_lib.row_scores, model=model, head=head),
     # Replicated, so that every process can read all scores.
+    out_shardings=NamedSharding(mesh, P()),
+  )
+
+
+def jit_row_features(model: TransformerConfig, mesh: Mesh) -> Any:
+  """Returns `score.row_features` jitted, of params and rows."""
+  return jax.jit(
+    functools.partial(score_lib.row_features, model=model),
     out_shardings=NamedSharding(mesh, P()),
   )
 

@@ -3,10 +3,10 @@
 import jax
 import pytest
 
-from prm_jax.aot import item_programs, programs, rl_programs
+from prm_jax.aot import item_programs, programs, rl_programs, useful_flops
 from prm_jax.data.encoding import make_format
 from prm_jax.inference.loading import ModelDescription, write_description
-from prm_jax.inference.packing import empty_rows
+from prm_jax.inference.packing import bucket, empty_rows
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
 from prm_jax.training.train_state import NO_LORA
 from tests.shared.configs import settings
@@ -43,6 +43,23 @@ def test_rows_have_the_types_that_they_have_in_a_job(job, tmp_path):
   rows = rows_of(plan_scoring(job, HeadConfig(), tmp_path))
   for name, read in empty_rows(1, 4, 2)._asdict().items():
     assert getattr(rows, name).dtype == read.dtype, name
+
+
+def test_heads_on_a_frozen_backbone_train_nothing_else():
+  """Only the reading of features is planned, on the backbone alone."""
+  values = {'model.vocab_size': 200, 'frozen.heads': ('both',)}
+  values |= {'orm_baseline': False, 'loss.lm_weight': 0.0} | ON_ONE
+  chosen = settings('prm_math', 'tiny', **values)
+  plan = programs.plan(chosen, jax.devices()[:1])
+  assert plan.programs.keys() == {'features'} and not plan.rows
+  program = plan.programs['features']
+  rows, model = rows_of(program), programs.model_of(chosen)
+  (params, _), _ = program.lower().in_avals
+  assert params.keys() == {'backbone'} and not program.beside
+  # 64 chains are read together, each in a row as long as the longest.
+  assert rows.tokens.shape == (64, bucket(chosen.data.max_length))
+  needed = useful_flops.reading(model, *rows.tokens.shape, logits=True)
+  assert program.products == needed['products']
 
 
 @pytest.mark.parametrize('lm_weight', [0.0, 0.5])
