@@ -180,10 +180,13 @@ def head_first(
   ) -> tuple[Any, HeadFirstState]:
     (first, others), (own, theirs) = split(grads), split(params)
     moved, head_state = head.update(first, state.head, own)
-    moved_others, rest_state = jax.lax.cond(
-      state.count < head_only_steps,
-      lambda: (jax.tree.map(jnp.zeros_like, theirs), state.rest),
-      lambda: rest.update(others, state.rest, theirs),
+    # Chosen number by number, as in `loop.make_step`: a `lax.cond` would copy
+    # all parameters.
+    waits = state.count < head_only_steps
+    moved_others, rest_state = jax.tree.map(
+      lambda new, old: jnp.where(waits, old, new),
+      rest.update(others, state.rest, theirs),
+      (jax.tree.map(jnp.zeros_like, theirs), state.rest),
     )
     kept = HeadFirstState(state.count + 1, head_state, rest_state)
     return moved | moved_others, kept

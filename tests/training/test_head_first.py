@@ -1,5 +1,7 @@
 """A head that learns before the rest, each with its own schedule."""
 
+from typing import Any
+
 import grain
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,35 @@ pytestmark = pytest.mark.once
 STEPS, WAITING, WARMUP = 12, 5, 4
 
 
+def make_simple_step(optim: OptimConfig, waiting: int) -> tuple[Any, Any]:
+  """Returns an optimizer, and a step whose gradients have the batch's size."""
+  optimizer = make_optimizer(optim, STEPS, waiting)
+  objective = Objective(
+    lambda size: size,
+    lambda params, size, _: (
+      total := size * sum(x.sum() for x in jax.tree.leaves(params)),
+      {'loss': total},
+    ),
+  )
+  step = make_step(
+    objective,
+    lambda params: (params, {}),
+    tiny_training.MODEL,
+    optimizer,
+    make_schedule(optim, STEPS),
+    1,
+    waiting,
+  )
+  return optimizer, step
+
+
+def first_state(optimizer: Any, params: Any) -> TrainState:
+  zero = jnp.zeros((), jnp.int32)
+  return TrainState(
+    zero, params, optimizer.init(params), jax.random.key(0), zero, zero
+  )
+
+
 def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
   """Returns how far the head and another part move in each step.
 
@@ -44,30 +75,10 @@ def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
     part: name of the parameters beside the head.
     sizes: size of each step's gradients; a step with NaN is skipped.
   """
-  optimizer = make_optimizer(optim, STEPS, WAITING)
-  objective = Objective(
-    lambda size: size,
-    lambda params, size, _: (
-      total := size * sum(x.sum() for x in jax.tree.leaves(params)),
-      {'loss': total},
-    ),
-  )
-  step = jax.jit(
-    make_step(
-      objective,
-      lambda params: (params, {}),
-      tiny_training.MODEL,
-      optimizer,
-      make_schedule(optim, STEPS),
-      1,
-      WAITING,
-    )
-  )
+  optimizer, step = make_simple_step(optim, WAITING)
+  step = jax.jit(step)
   params = {'head': {'kernel': jnp.ones((3, 2))}, part: {'a': jnp.ones((4, 2))}}
-  zero = jnp.zeros((), jnp.int32)
-  state = TrainState(
-    zero, params, optimizer.init(params), jax.random.key(0), zero, zero
-  )
+  state = first_state(optimizer, params)
   moves: dict[str, list] = {'head': [], part: []}
   norms = []
   for size in sizes:
@@ -126,6 +137,20 @@ def test_a_skipped_step_does_not_count_as_waiting():
   moves = moves_of(optim, 'backbone', sizes)
   assert [move != 0 for move in moves['head']] == np.isfinite(sizes).tolist()
   assert [move != 0 for move in moves['backbone']] == [False] * 7 + [True] * 2
+
+
+def test_waiting_takes_no_memory():
+  """While the rest waits, its parameters and moments are not copied."""
+  kernel = jnp.zeros((512, 512))
+  params = {'head': {'kernel': jnp.ones((3, 2))}, 'backbone': {'a': kernel}}
+
+  def temporaries(waiting: int) -> int:
+    optimizer, step = make_simple_step(OptimConfig(), waiting)
+    jitted = jax.jit(step, donate_argnums=0)
+    lowered = jitted.lower(first_state(optimizer, params), jnp.float32(1.0))
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+  assert temporaries(WAITING) < temporaries(0) + kernel.nbytes / 10
 
 
 @pytest.mark.slow
