@@ -60,6 +60,11 @@ def main(argv: list[str]) -> int:
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   chosen = settings.read_settings(config.to_dict())
+  if chosen.task not in TASKS:
+    raise UserError(
+      f'config.task={chosen.task!r} is not compiled ahead; expected one of '
+      f'{", ".join(TASKS)}'
+    )
   topology = _TOPOLOGY.value or chosen.aot.topology
   if not topology:
     raise UserError('--topology is missing: --topology v5e:4x4')
@@ -68,11 +73,6 @@ def main(argv: list[str]) -> int:
     raise UserError(f'--output: there is no folder {output.parent}; make it')
   devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
-  if chosen.task not in TASKS:
-    raise UserError(
-      f'config.task={chosen.task!r} is not compiled ahead; expected one of '
-      f'{", ".join(TASKS)}'
-    )
   plan = TASKS[chosen.task](chosen, devices)
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = '; '.join(map(shown, plan.meshes))

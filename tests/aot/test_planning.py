@@ -9,6 +9,7 @@ from prm_jax.inference.loading import ModelDescription, write_description
 from prm_jax.inference.packing import bucket, empty_rows
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
 from prm_jax.training.train_state import NO_LORA
+from tests.shared.compiled_elsewhere import run_aot
 from tests.shared.configs import settings
 
 # The built-in tokenizer of arithmetic has fewer words.
@@ -20,6 +21,14 @@ JOBS = {
   'rl': ('rl_math', 'grpo', rl_programs),
 }
 ON_ONE = {f'mesh.{axis}': 1 for axis in ('replica', 'fsdp', 'model')}
+
+
+def test_a_task_that_is_not_compiled_is_named_first():
+  """Before --topology, or a compiler that is not installed."""
+  config = '--config=configs/evaluate_math.py:tiny'
+  done = run_aot(config, '--config.prm.path=/prm')
+  assert done.returncode == 2
+  assert "config.task='evaluate' is not compiled ahead" in done.stderr
 
 
 def plan_scoring(job, head, tmp_path):
