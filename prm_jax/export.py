@@ -32,11 +32,16 @@ from prm_jax.inference.loading import (
 )
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.published import own_format
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models import HeadConfig, TransformerConfig, init_head
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub import push
 from prm_jax.models.hub.architectures import LAYOUTS
-from prm_jax.models.hub.publish import SaveOptions, save_model
+from prm_jax.models.hub.publish import (
+  SaveOptions,
+  check_folder,
+  check_model,
+  save_model,
+)
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.report.model_card import BACKBONE, POLICY, PRM, model_card
 from prm_jax.runtime import paths
@@ -139,6 +144,7 @@ def export(
   paths.check_local(to, 'an exported model')
   # Resolved first, because saving replaces the folder, even if it is `.`.
   folder = pathlib.Path(to).resolve()
+  check_folder(folder)
   from_run = not source.startswith(HUB) and is_run(paths.open_path(source))
   if from_run:
     model = _open_run(source, layout, step)
@@ -241,6 +247,9 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
     raise UserError(
       f'{source} holds a policy, which has no head; use --layout lm'
     )
+  head = None if layout == 'lm' else described.head
+  shapes = head and _two_class_shapes(head, described.model.d_model)
+  check_model(described.model, layout, shapes)
   params, _, opened = open_checkpoint(workdir, described, step)
   model = Source(
     params['backbone'],
@@ -252,11 +261,19 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
     step=opened,
     is_best=opened == best_step(workdir, described),
   )
-  if layout == 'lm':
+  if head is None:
     return model
   return model._replace(
-    head=two_classes(params['head'], described.head),
+    head=two_classes(params['head'], head),
     separator=described.separator,
+  )
+
+
+def _two_class_shapes(head: HeadConfig, d_model: int) -> Params:
+  """Returns the shapes of what `two_classes` makes of a head."""
+  return jax.eval_shape(
+    lambda key: two_classes(init_head(key, d_model, head), head),
+    jax.random.key(0),
   )
 
 
@@ -270,6 +287,7 @@ def _open_base(
       'model has neither a head nor steps; use --layout lm without --step'
     )
   base = open_pretrained(source)
+  check_model(base.model, layout, None)
   chat_template = base.read_chat_template()
   return Source(
     base.load(flat_mesh(), dtype or 'float32'),

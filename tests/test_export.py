@@ -1,6 +1,7 @@
 """Exported models give the scores of the run that they come from."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -19,7 +20,13 @@ from prm_jax.models.hub.safetensors_files import TensorFiles
 from prm_jax.models.hub.weights import HEAD_TENSORS, load_backbone
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
-from tests.models.hub.published_configs import read_head, write_published
+from tests.models.hub import published_configs
+from tests.models.hub.published_configs import (
+  CONFIGS,
+  read_head,
+  shapes,
+  write_published,
+)
 from tests.shared.command_line import copy_run
 from tests.shared.published_models import write_model
 from tests.shared.smollm2 import open_or_skip
@@ -174,6 +181,55 @@ def test_a_tilde_is_the_home_folder(finished, tmp_path, monkeypatch):
   assert loading.load('~/prm').score_many(CHAINS)
   (tmp_path / 'run').symlink_to(finished)
   assert open_pretrained('~/run').head is not None
+
+
+def with_values(run, **sections):
+  """Changes what the model.json of a run says."""
+  path = run / 'model.json'
+  values = json.loads(path.read_text())
+  for name, changes in sections.items():
+    values[name] |= changes
+  path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+  ('layout', 'sections', 'message'),
+  [
+    ('token_classification', {'head': {'kind': 'regression'}}, "'regression'"),
+    ('token_classification', {'head': {'likelihood': True}}, 'reads more than'),
+    ('token_classification', {'head': {'hidden': 8}}, "of .'bias', 'kernel'"),
+    ('process_reward_model', {}, 'a model of the Qwen2 family'),
+    ('lm', {'model': {'qkv_bias': True, 'qk_norm': True}}, 'no published fam'),
+  ],
+)
+def test_what_no_layout_stores_is_found_before_loading(
+  layout, sections, message, finished, tmp_path
+):
+  run = copy_run(finished, tmp_path / 'run')
+  shutil.rmtree(run / 'checkpoints')
+  with_values(run, **sections)
+  with pytest.raises(UserError, match=message):
+    export.export(str(run), tmp_path / 'out', layout)
+  with pytest.raises(UserError, match='run exists and is not empty'):
+    export.export(str(run), run, layout)
+
+
+def test_a_base_that_cannot_be_written_is_not_loaded(tmp_path):
+  folder = tmp_path / 'in'
+  write_model('rlhflow', folder)
+  known = json.loads((folder / 'config.json').read_text())
+  config = CONFIGS['llama3'] | {'vocab_size': known['vocab_size']}
+  config |= {'num_attention_heads': 6, 'head_dim': 8}
+  # These cannot be loaded.
+  tensors = {
+    name: np.full(shape, np.nan, np.float32)
+    for name, shape in shapes(config).items()
+  }
+  published_configs.write_model(folder, config, tensors)
+  with pytest.raises(UserError, match='d_model=32 is no multiple of n_he'):
+    export.export(str(folder), tmp_path / 'out', 'lm')
+  with pytest.raises(UserError, match='in exists and is not empty'):
+    export.export(str(folder), folder, 'lm')
 
 
 def test_an_export_that_fails_leaves_nothing(finished, tmp_path):

@@ -97,20 +97,16 @@ def save_model(
       head, or writing fails.
   """
   directory = pathlib.Path(directory)
-  if directory.exists() and (
-    not directory.is_dir() or any(directory.iterdir())
-  ):
-    raise UserError(
-      f'{directory} exists and is not empty; remove it, or name another folder'
-    )
+  check_folder(directory)
   dtype = options.dtype
   if dtype is not None and dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
+  check_model(config, layout, head_params)
   stored = dtype or str(jnp.dtype(params['embed_tokens'].dtype))
   description = architecture_json(config, layout, options.max_length, stored)
   description |= {'bos_token_id': options.bos, 'eos_token_id': options.eos}
   outgoing = _backbone(params, config, layout, dtype)
-  outgoing += _head(head_params, config, layout, dtype)
+  outgoing += _head(head_params or {}, layout, dtype)
   tokenizer = _tokenizer_files(tokenizer_from)
   # No other process has this name, nor has one that was killed.
   unique = uuid.uuid4().hex[:12]
@@ -132,6 +128,47 @@ def save_model(
     ) from None
   finally:
     shutil.rmtree(partial, ignore_errors=True)  # gone already if renamed
+
+
+def check_folder(directory: pathlib.Path) -> None:
+  """Raises UserError unless a model may be written there."""
+  if directory.exists() and (
+    not directory.is_dir() or any(directory.iterdir())
+  ):
+    raise UserError(
+      f'{directory} exists and is not empty; remove it, or name another folder'
+    )
+
+
+def check_model(
+  config: TransformerConfig, layout: str, head_params: Params | None
+) -> None:
+  """Raises UserError unless the layout stores such a model; reads no weights.
+
+  Args:
+    head_params: the head's, or their shapes.
+  """
+  architecture_json(config, layout, 1, 'float32')  # whatever length and type
+  names = HEAD_TENSORS[layout]
+  head = {} if head_params is None else head_params
+  if head.keys() != names.keys():
+    raise UserError(
+      f'layout {layout} stores a head of {sorted(names) or "nothing"}, this '
+      f'one has {sorted(head) or "nothing"}; choose the layout that fits '
+      f'({", ".join(HEAD_TENSORS)})'
+    )
+  if names and head['kernel'].shape[1] != 2:
+    raise UserError(
+      f'layout {layout} stores a head of two classes, this one has '
+      f'{head["kernel"].shape[1]} outputs; train with the head two_class'
+    )
+  # The published model's own code makes a head as wide as the model.
+  width = head['kernel'].shape[0] if names else config.d_model
+  if width != config.d_model:
+    raise UserError(
+      f'layout {layout} stores a head as wide as the model '
+      f'({config.d_model}), this one is {width}; train with that head.hidden'
+    )
 
 
 def _backbone(
@@ -187,34 +224,9 @@ def _fetch(
   return fetch
 
 
-def _head(
-  head_params: Params | None,
-  config: TransformerConfig,
-  layout: str,
-  dtype: str | None,
-) -> list[Outgoing]:
-  names = HEAD_TENSORS[layout]
-  head = {} if head_params is None else head_params
-  if head.keys() != names.keys():
-    raise UserError(
-      f'layout {layout} stores a head of {sorted(names) or "nothing"}, this '
-      f'one has {sorted(head) or "nothing"}; choose the layout that fits '
-      f'({", ".join(HEAD_TENSORS)})'
-    )
-  if names and head['kernel'].shape[1] != 2:
-    raise UserError(
-      f'layout {layout} stores a head of two classes, this one has '
-      f'{head["kernel"].shape[1]} outputs; train with the head two_class'
-    )
-  # The published model's own code makes a head as wide as the model.
-  width = head['kernel'].shape[0] if names else config.d_model
-  if width != config.d_model:
-    raise UserError(
-      f'layout {layout} stores a head as wide as the model '
-      f'({config.d_model}), this one is {width}; train with that head.hidden'
-    )
+def _head(head: Params, layout: str, dtype: str | None) -> list[Outgoing]:
   outgoing = []
-  for ours, theirs in names.items():
+  for ours, theirs in HEAD_TENSORS[layout].items():
     array = np.ascontiguousarray(np.asarray(head[ours]).T)
     array = array.astype(dtype or array.dtype, copy=False)
     outgoing.append((theirs, array.nbytes, lambda array=array: array))
