@@ -227,9 +227,9 @@ class Endpoint:
   def choose(self, choices: Sequence[Choice]) -> list[Chosen]:
     """Returns how likely each option is to come next; see `Critic.choose`.
 
-    It is read from the most likely tokens that the server tells. An option that
-    is not among them gets the least likely one's log-probability. A server that
-    may begin a new text is not asked, and chooses nothing.
+    It is read from the most likely tokens that the server tells, see
+    `_option_logprobs`. A server that may begin a new text is not asked, and
+    chooses nothing.
 
     Raises:
       UserError: the server refuses every call or fails again and again.
@@ -312,7 +312,14 @@ class Endpoint:
 def _option_logprobs(
   options: Sequence[str], likely: Mapping[str, float]
 ) -> tuple[float, ...]:
-  """Returns the log-probability of each option's first token; () for none."""
+  """Returns the log-probability of each option's first token; () for none.
+
+  An option that is not listed is at most as likely as the least likely token
+  that is, and gets its log-probability. So a listed option that is no more
+  likely than that token cannot be told from one that is not listed: the server
+  told that token alone, or the option is the last of the list. Then nothing is
+  returned, and what the critic wrote counts.
+  """
   shared = shared_start(options)
   texts = [option[shared:].strip().lower() for option in options]
   found: list[list[float]] = [[] for _ in texts]
@@ -326,10 +333,10 @@ def _option_logprobs(
   if not any(found):
     return ()
   least = min(likely.values())
-  return tuple(
-    float(np.logaddexp.reduce(logprobs)) if logprobs else least
-    for logprobs in found
-  )
+  logprobs = [
+    float(np.logaddexp.reduce(own)) if own else least for own in found
+  ]
+  return tuple(logprobs) if all(found) or max(logprobs) > least else ()
 
 
 def _end_of(answer: Answer, separator: str) -> str:

@@ -113,6 +113,8 @@ def with_likely(api, tokens):
 
 
 CHOICE = Choice('right?', ('so it is',), 'Is it ?', (' yes', ' no'))
+# 19 of the 20 tokens that a server of chats lists.
+OTHERS = [(f'word {i}', -5 - i / 10) for i in range(19)]
 
 
 @pytest.mark.parametrize('api', ['chat', 'completions'])
@@ -127,9 +129,15 @@ CHOICE = Choice('right?', ('so it is',), 'Is it ?', (' yes', ' no'))
     ([(' ye', -1.0), ('n', -3.0)], (-1.0, -3.0)),
     # What is not listed is at most as likely as the last that is.
     ([(' yes', -0.1), ('.', -4.0)], (-0.1, -4.0)),
+    ([('yes', -0.1), *OTHERS], (-0.1, -6.8)),
+    # An option that is the last of the list may be less likely than the other.
+    ([('yes', -0.01)], ()),
+    ([('The', -0.1), ('yes', -3.0)], ()),
+    ([*OTHERS, ('yes', -7.0)], ()),
+    ([('yes', -0.7), ('no', -0.7)], (-0.7, -0.7)),
     ([('.', -0.1), ('', -4.0)], ()),
     ([('yes', None), ('no', 'often'), ('yes ', float('nan'))], ()),
-    ([('yes', 3.0), ('no', -1.0)], (-1.0, -1.0)),
+    ([('yes', 3.0), ('no', -1.0), ('.', -2.0)], (-2.0, -1.0)),
     ([], ()),
   ],
 )
