@@ -18,6 +18,7 @@ from prm_jax.inference import loading
 from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.writer import NO_LIMIT
 from prm_jax.models.prefix_store import Ids
 from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
@@ -98,7 +99,8 @@ def open_critic(
       'critiques, and they may see other outputs; serve it by one process, or '
       'a critic of another style'
     )
-  sampling = SamplingConfig(temperature=float(critiques > 1))
+  # Only its window ends a critique that it does not end itself.
+  sampling = SamplingConfig(float(critiques > 1), max_tokens=NO_LIMIT)
   critic = loading.load_policy(path, sampling, mesh=mesh, dtype=dtype)
   config = CritiqueConfig(
     style=style,
