@@ -15,6 +15,7 @@ Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
             asked once about each chain; 40 problems with 16 chains each
     logic   the chains of configs/prm_math.py:logic
     code    those of configs/prm_math.py:code
+    words   word problems, as of configs/verifier_math.py:words
     human   ProcessBench, below --config.data.root or PRM_JAX_DATA; each
             set's threshold flags a step in half of its chains
     benchmarks  Mr-Ben and BIG-Bench-Mistake, a row for each subject
@@ -36,10 +37,20 @@ def critic(config: ml_collections.ConfigDict) -> None:
   config.prm.kind = 'generative'
   config.prm.generative.ask = 'chain'
   # One critique is the most likely one; several are drawn, at temperature 1.
-  config.prm.generative.sampling.update(max_tokens=128, temperature=0.0)
+  config.prm.generative.sampling.temperature = 0.0
+  if config.data.kind != 'words':
+    config.prm.generative.sampling.max_tokens = 128
   config.data.test_samples = 16
   config.evaluation.ns = (1, 2, 4, 8, 16)
   config.evaluation.update(max_problems=40, max_dev_problems=40)
+
+
+def words(config: ml_collections.ConfigDict) -> None:
+  config.name = 'Evaluation on word problems'
+  common.on_words(config)
+  config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
+  # The window of configs/verifier_math.py:words: nothing else cuts a critique.
+  config.prm.generative.sampling.max_tokens = 640
 
 
 def human(config: ml_collections.ConfigDict) -> None:
@@ -82,6 +93,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'critic': critic,
     'logic': lambda config: common.on_domain(config, 'logic'),
     'code': lambda config: common.on_domain(config, 'code'),
+    'words': words,
     'human': human,
     'benchmarks': benchmarks,
     'small': small,

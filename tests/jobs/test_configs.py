@@ -52,7 +52,7 @@ VARIANTS = {
   ),
   # Run by tests/jobs/test_evaluate.py and test_critics.py.
   'evaluate_math': (
-    ('critic', 'logic', 'code', 'human', 'benchmarks', 'small'),
+    ('critic', 'logic', 'code', 'words', 'human', 'benchmarks', 'small'),
     (),
   ),
   # Run by tests/jobs/test_label.py.
@@ -519,6 +519,23 @@ def test_small_shortens_what_it_names(name, variants):
 def test_a_title_says_on_what_a_job_works(name, variants, title):
   get_config = runpy.run_path(f'{ROOT}/configs/{name}.py')['get_config']
   assert get_config(variants).name == title
+
+
+@pytest.mark.parametrize(
+  ('variants', 'limit'),
+  [
+    ('critic', 128),
+    ('critic,logic', 128),
+    ('critic,words', 640),
+    ('words,critic', 640),
+  ],
+)
+def test_no_critique_of_word_problems_is_cut(variants, limit):
+  """A critic of word problems writes up to the end of its window."""
+  judged = configs.raw('evaluate_math', variants)['prm']['generative']
+  assert judged['sampling']['max_tokens'] == limit
+  learned = configs.raw('verifier_math', 'words')['data']
+  assert limit in (128, learned['max_length'])
 
 
 def test_a_labelling_job_has_the_name_of_what_it_does():
