@@ -37,6 +37,17 @@ class Encoding(NamedTuple):
   prompt_length: int  # number of tokens before the first step
 
 
+def check_steps(steps: Sequence[str]) -> None:
+  """Raises UserError if there are no steps, or they are one text."""
+  if isinstance(steps, str):  # else each of its letters would be a step
+    raise UserError(
+      f'steps={show(steps)}: expected a list of texts, one for each step, '
+      'such as [line for line in text.splitlines() if line.strip()]'
+    )
+  if not steps:
+    raise UserError('chain without steps: expected at least one')
+
+
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
   """Says how a model reads a chain.
@@ -116,13 +127,7 @@ class StepFormat:
       UserError: there are no steps, they are one text, or the tokenizer rejects
         the text.
     """
-    if isinstance(steps, str):  # else each of its letters would be a step
-      raise UserError(
-        f'steps={show(steps)}: expected a list of texts, one for each step, '
-        'such as [line for line in text.splitlines() if line.strip()]'
-      )
-    if not steps:
-      raise UserError('chain without steps: expected at least one')
+    check_steps(steps)
     prompt = self.encode_prompt(problem)
     encoded = [self.encode_step(step, i == 0) for i, step in enumerate(steps)]
     ends = len(prompt) + np.cumsum([len(ids) for ids in encoded])

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.data.encoding import StepFormat
+from prm_jax.data.encoding import StepFormat, check_steps
 from prm_jax.inference.call_sizes import Grid, Sizes, fine_grid
 from prm_jax.inference.packing import empty_rows
 from prm_jax.inference.piece_runs import (
@@ -169,11 +169,10 @@ class TreeScorer:
     """Returns the ids of the prompt and of each step.
 
     Raises:
-      UserError: there are no steps, the tokenizer rejects the text, or the
-        chain does not fit the PRM's window.
+      UserError: there are no steps, they are one text, the tokenizer rejects
+        the text, or the chain does not fit the PRM's window.
     """
-    if not steps:
-      raise UserError('chain without steps: expected at least one')
+    check_steps(steps)
     ids = [self._prompt_ids(problem)]
     length = len(ids[0])
     for i, step in enumerate(steps):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from prm_jax.data.critiques.styles import STYLES
-from prm_jax.data.encoding import StepFormat
+from prm_jax.data.encoding import StepFormat, check_steps
 from prm_jax.inference import loading
 from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring
@@ -43,11 +43,10 @@ class CriticScorer:
     """Returns the bytes of the problem and of each step.
 
     Raises:
-      UserError: there are no steps, or the critic has no words or room for the
-        question about them.
+      UserError: there are no steps, they are one text, or the critic has no
+        words or room for the question about them.
     """
-    if not steps:
-      raise UserError('chain without steps: expected at least one')
+    check_steps(steps)
     question = self._prm.question(Scoring(problem, tuple(steps)))
     length = len(self._format.encode_prompt(question))
     if length >= self._format.max_length:

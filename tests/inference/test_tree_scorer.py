@@ -296,6 +296,12 @@ def test_a_cache_of_no_rows_is_refused():
     TreeScorer(the_scorer(), rows=0)
 
 
+def test_a_text_in_place_of_steps_is_refused():
+  """Each of its letters would be a step."""
+  with pytest.raises(UserError, match="steps='so': expected a list of texts"):
+    TreeScorer(the_scorer()).encode(PROBLEM, 'so')
+
+
 def test_a_chain_that_is_too_long_is_not_encoded_to_its_end():
   """So its length is not known."""
   trees = TreeScorer(the_scorer())
