@@ -173,16 +173,20 @@ def _warn_once(text: str) -> None:
   logging.warning(text)
 
 
-def check_heads(heads: int, mesh: Mesh) -> None:
-  """Raises UserError unless a model's query heads divide over `model`."""
+def check_heads(heads: int, mesh: Mesh, flag: str = 'mesh.model') -> None:
+  """Raises UserError unless a model's query heads divide over `model`.
+
+  Args:
+    flag: name of the option that sets the size of `model`, for the message.
+  """
   wide = mesh.shape['model']
   if heads % wide:
     fits = [
       n for n in range(1, heads + 1) if not heads % n and not mesh.size % n
     ]
     raise UserError(
-      f'config.model.n_heads={heads} does not divide over mesh.model={wide} '
-      f'devices; set mesh.model to one of {", ".join(map(str, fits))}'
+      f'model.n_heads={heads} does not divide over {flag}={wide} devices; set '
+      f'{flag} to one of {", ".join(map(str, fits))}'
     )
 
 

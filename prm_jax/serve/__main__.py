@@ -37,12 +37,13 @@ from prm_jax.main import (
   stop_at_once,
   stop_behind,
 )
+from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.safetensors_files import HUB, resolve
 from prm_jax.models.prefix_store import rows_that_fit
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import make_mesh
+from prm_jax.runtime.sharding import check_heads, make_mesh
 from prm_jax.runtime.stopping import Stopped
 
 try:
@@ -84,6 +85,14 @@ class JsonLines(logging.Formatter):
     return json.dumps(line | own, default=str)
 
 
+def count_heads(path: str, is_run: bool) -> int:
+  """Returns the number of query heads of a PRM that is not open yet."""
+  if is_run:
+    return loading.read_description(paths.open_path(path)).model.n_heads
+  model, _ = read_architecture(resolve(path))
+  return model.n_heads
+
+
 def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
   """Opens a PRM, with its chat template if it has one."""
   if jax.device_count() % given.model:
@@ -93,6 +102,8 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     )
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': given.model})
   is_run = not path.startswith(HUB) and loading.is_run(paths.open_path(path))
+  if given.model > 1:
+    check_heads(count_heads(path, is_run), mesh, '--model')
   if is_run and (style := learned_style(path)):
     return open_critic(name, path, style, given.critiques, given.dtype, mesh)
   scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)

@@ -501,6 +501,28 @@ def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
     open_prm('prm', str(finished), given)
 
 
+@pytest.mark.parametrize(('kind', 'heads'), [('run', 2), ('published', 4)])
+def test_heads_that_do_not_divide_over_the_devices(
+  kind, heads, finished, tmp_path
+):
+  """The server's own flag is named, and the values that it may have."""
+  if kind == 'published':
+    write_model('skywork', tmp_path)
+  server = LiveServer(
+    finished if kind == 'run' else tmp_path,
+    *('--model', '8'),
+    environment={'JAX_NUM_CPU_DEVICES': '8'},
+  )
+  try:
+    assert server.process.wait(timeout=60) == 2
+  finally:
+    server.process.kill()
+  assert server.said().splitlines()[-1] == (
+    f'error: model.n_heads={heads} does not divide over --model=8 devices; set '
+    f'--model to one of {"1, 2" if heads == 2 else "1, 2, 4"}'
+  )
+
+
 def test_the_caches_of_all_prms_take_half_of_the_memory(finished, prm):
   """Also those of a given size: one of these alone would fit."""
   length = prm.format.max_length
