@@ -154,13 +154,18 @@ def own_format(separator: str, tokenizer: str = '') -> dict[str, str]:
   return {OWN_FORMAT: f'{text}\n'}
 
 
+def shown_style(files: TensorFiles) -> str:
+  """Returns the style that a head shows; '' for a plain language model."""
+  return next((s for s, mark in HEADS.items() if mark in files.shapes), '')
+
+
 def _style(files: TensorFiles, style: str) -> str:
   """Returns the style that the tensors show, or the given one if it fits."""
   if style and style not in STYLES:
     raise UserError(
       f'unknown style {style!r}: expected one of {", ".join(STYLES)}'
     )
-  own = next((s for s, mark in HEADS.items() if mark in files.shapes), '')
+  own = shown_style(files)
   if not own and not style:
     raise UserError(
       f'{files.directory} is a plain language model, which does not say how '

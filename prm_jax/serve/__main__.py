@@ -26,6 +26,7 @@ import jax
 
 from prm_jax.inference import loading
 from prm_jax.inference.call_sizes import coarse_grid
+from prm_jax.inference.published import shown_style
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.jobs.critics import learned_style
 from prm_jax.main import (
@@ -39,7 +40,7 @@ from prm_jax.main import (
 )
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import chat_renderer
-from prm_jax.models.hub.safetensors_files import HUB, resolve
+from prm_jax.models.hub.safetensors_files import HUB, TensorFiles, resolve
 from prm_jax.models.prefix_store import rows_that_fit
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
@@ -106,7 +107,11 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     check_heads(count_heads(path, is_run), mesh, '--model')
   if is_run and (style := learned_style(path)):
     return open_critic(name, path, style, given.critiques, given.dtype, mesh)
-  scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)
+  style = given.style
+  if style and (is_run or shown_style(TensorFiles(resolve(path)))):
+    logging.info('%s shows how it scores steps; --style is not used', name)
+    style = ''
+  scorer = loading.load(path, style=style, mesh=mesh, dtype=given.dtype)
   render = None
   if not is_run:
     try:

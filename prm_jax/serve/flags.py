@@ -91,7 +91,12 @@ def make_parser(description: str | None = None) -> argparse.ArgumentParser:
     '--port', type=port, default=8000, help='0 takes a free one (%(default)s)'
   )
   add('--dtype', choices=DTYPES, default='', help='as in prm_jax.load')
-  add('--style', choices=STYLES, default='', help='as in prm_jax.load')
+  add(
+    '--style',
+    choices=STYLES,
+    default='',
+    help='as in prm_jax.load, only for PRMs that do not show their own',
+  )
   add(
     '--rows',
     type=count,

@@ -21,7 +21,7 @@ from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.step_scores import RemotePrm
 from prm_jax.models import prefix_store
 from prm_jax.runtime.errors import UserError
-from prm_jax.serve.__main__ import open_prm
+from prm_jax.serve.__main__ import open_prm, open_prms
 from prm_jax.serve.flags import make_parser, read_keys
 from tests.serve.live_server import LiveServer
 from tests.shared.published_models import write_model
@@ -499,6 +499,22 @@ def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
   given = make_parser().parse_args(['--prm', str(finished), '--model', '3'])
   with pytest.raises(UserError, match='--model=3: expected a divisor of the'):
     open_prm('prm', str(finished), given)
+
+
+def test_a_style_is_only_for_prms_that_do_not_show_their_own(
+  finished, tmp_path
+):
+  """A run and a PRM with a head take none, and a language model needs one."""
+  paths = {'run': finished}
+  for style in ('skywork', 'math_shepherd'):
+    paths[style] = tmp_path / style
+    write_model(style, paths[style])
+  prms = [f'--prm={name}={path}' for name, path in paths.items()]
+  given = make_parser().parse_args([*prms, '--style', 'math_shepherd'])
+  for prm in open_prms(given):
+    style = 'math_shepherd' if prm.name == 'math_shepherd' else ''
+    wanted = prm_jax.load(paths[prm.name], style=style)
+    assert prm.format.fingerprint() == wanted.format.fingerprint()
 
 
 @pytest.mark.parametrize(('kind', 'heads'), [('run', 2), ('published', 4)])
