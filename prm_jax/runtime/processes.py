@@ -134,7 +134,7 @@ def join(
         shutdown_timeout_seconds=JOIN_SECONDS,
       )
   except Exception as error:  # each kind of cluster raises its own
-    text = str(error).splitlines()[0]
+    text = _first_line(error)
     if missing and 'coordinator_address should be defined' in text:
       return  # no cluster
     if missing:

@@ -332,6 +332,42 @@ def test_nobody_answers(tmp_path):
   )
 
 
+CLUSTER = """
+import sys
+from jax._src.clusters import ClusterEnv
+from prm_jax import main
+
+
+class Silent(ClusterEnv):
+  @classmethod
+  def is_env_present(cls):
+    return True
+
+  @classmethod
+  def get_coordinator_address(cls, *_, **__):
+    raise NotImplementedError
+
+
+main.run(sys.argv)
+"""
+
+
+def test_a_cluster_that_does_not_say_why_it_cannot_be_joined(tmp_path):
+  """JAX finds it, and its exception has no text."""
+  process = subprocess.Popen(
+    [sys.executable, '-c', CLUSTER, TINY, f'--workdir={tmp_path}/run'],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  (ended,) = wait_for_all([process], timeout=60)
+  assert the_error(ended) == (
+    'error: this looks like one of several processes, but they cannot be '
+    'joined (NotImplementedError); --processes=1 runs alone'
+  )
+
+
 def test_flags_that_cannot_work(tmp_path):
   at = '--coordinator=127.0.0.1:1234'
   cases = {
