@@ -38,7 +38,7 @@ from prm_jax.models.decoding_params import take_over
 from prm_jax.models.dtypes import fast_dtype
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
-from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.checkpoints import NONE_YET, Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.seals import read_sums
 from prm_jax.runtime.sharding import check_heads, flat_mesh
@@ -252,9 +252,7 @@ def _checkpoints(
 
 def _best(checkpoints: Checkpoints, workdir: paths.Path) -> int:
   if checkpoints.best is None:
-    raise UserError(
-      f'{workdir / "checkpoints"} holds no checkpoint yet; train first'
-    )
+    raise UserError(f'{workdir / "checkpoints"} {NONE_YET}')
   return checkpoints.best
 
 

@@ -41,6 +41,7 @@ absl_logging.get_absl_logger().addFilter(
   lambda record: not (record.exc_info and record.filename in RAISED_AGAIN)
 )
 
+NONE_YET = 'holds no checkpoint yet; train first'
 # Arrays that are not asked for are not read.
 PARTS = ocp.options.PyTreeOptions(
   loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
@@ -214,9 +215,10 @@ class Checkpoints:
         ) from error
       steps = [checkpoint.step for checkpoint in self._checkpointer.checkpoints]
       if step is not None and step not in steps:
+        these = ', '.join(map(str, steps))
+        found = f'has no checkpoint of step {step}: expected one of {these}'
         raise UserError(
-          f'{self._directory} has no checkpoint of step {step}: expected one of'
-          f' {", ".join(map(str, steps))}'
+          f'{self._directory} {found if steps else NONE_YET}'
         ) from error
       raise UserError(
         f'checkpoint {self._directory / str(step)} cannot be restored: it is '

@@ -121,6 +121,13 @@ def test_keeps_the_latest_and_the_best(aucs, best, kept, first_state, tmp_path):
   opened.close()
 
 
+def test_a_step_of_a_run_that_has_saved_none(first_state, tmp_path):
+  opened = Checkpoints(tmp_path, 2, '', writes=False)
+  with pytest.raises(UserError, match=r'holds no checkpoint yet; train first$'):
+    opened.load_params(first_state.params, 7)
+  opened.close()
+
+
 def test_a_step_that_was_not_kept_is_named_with_those_that_are(
   first_state, tmp_path
 ):
