@@ -55,7 +55,7 @@ def test_an_exported_run_gives_the_same_scores(finished, tmp_path, capsys):
     for ours, theirs in zip(scorer.score_many(CHAINS), expected, strict=True):
       assert np.abs(ours - theirs).max() < 1e-6
   for name in 'words', 5:
-    text = json.dumps({'tokenizer': name})
+    text = json.dumps({'tokenizer': name, 'separator': ''})
     (tmp_path / 'out' / OWN_FORMAT).write_text(text)
     with pytest.raises(UserError, match=f"tokenizer '{name}'"):
       loading.load(tmp_path / 'out')

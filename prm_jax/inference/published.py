@@ -29,7 +29,7 @@ from prm_jax.models.hub.published_formats import (
 )
 from prm_jax.models.hub.safetensors_files import TensorFiles, read_json, resolve
 from prm_jax.models.hub.weights import load_backbone
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, show
 from prm_jax.runtime.sharding import flat_mesh, shardings
 
 # The styles with a head of their own, and the tensor by which it is recognized.
@@ -50,7 +50,7 @@ def open_published(
   path: str | pathlib.Path,
   style: str = '',
   max_length: int | None = None,
-  separator: str = '\n',
+  separator: str | None = None,
   dtype: str = 'float32',
   mesh: Mesh | None = None,
 ) -> Scorer:
@@ -63,14 +63,16 @@ def open_published(
       or 'rlhflow'); other PRMs are recognized by their head.
     max_length: longest chain in tokens, if the model's window allows it;
       default: 4,096, and of a model that was exported here its whole window.
-    separator: the text after each step that a 'trl' model was trained with.
+    separator: the text after each step that a 'trl' model was trained with;
+      default: the end of a line, and of a model that was exported here its own.
     dtype: type of parameters and computation, 'float32' or 'bfloat16'.
     mesh: devices that hold them; by default all devices of all processes.
 
   Raises:
     UserError: the style is unknown, missing or does not fit the weights; the
-      tokenizer or its chat template lacks what the style needs; or the model's
-      architecture is not supported.
+      tokenizer or its chat template lacks what the style needs; the model's
+      architecture is not supported; or it was exported here, with another
+      separator.
   """
   if max_length is not None and max_length < 1:
     raise UserError(f'max_length={max_length}: expected at least 1')
@@ -85,10 +87,11 @@ def open_published(
     own = read_json(directory / OWN_FORMAT)
     built_in = str(own.get('tokenizer') or '')
     tokenizer = built_in or read_tokenizer(directory)
-    separator = str(own.get('separator'))
+    separator = _own_separator(directory / OWN_FORMAT, own, separator)
     fmt = make_format(tokenizer, longest, separator)
   else:
     tokenizer = read_tokenizer(directory)
+    separator = '\n' if separator is None else separator
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
   check_rows(fmt.tokenizer, architecture.vocab_size, directory)
   head_tensors: tuple[str, ...] = ()
@@ -152,6 +155,28 @@ def own_format(separator: str, tokenizer: str = '') -> dict[str, str]:
   """
   text = json.dumps({'tokenizer': tokenizer, 'separator': separator})
   return {OWN_FORMAT: f'{text}\n'}
+
+
+def _own_separator(
+  path: pathlib.Path, own: Mapping[str, object], given: str | None
+) -> str:
+  """Returns the separator in the file that `own_format` wrote.
+
+  Raises:
+    UserError: the file has none, or another one was given.
+  """
+  separator = own.get('separator')
+  if not isinstance(separator, str):
+    raise UserError(
+      f"{path}: 'separator' is {show(separator)}, expected a text; export the "
+      'run again'
+    )
+  if given not in (None, separator):
+    raise UserError(
+      f'separator={given!r}: {path} says that the model was trained with '
+      f'{separator!r}; leave separator out'
+    )
+  return separator
 
 
 def shown_style(files: TensorFiles) -> str:

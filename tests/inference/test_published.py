@@ -11,7 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import prm_jax
-from prm_jax.inference.published import LM_STYLES, open_published
+from prm_jax.inference.published import (
+  LM_STYLES,
+  OWN_FORMAT,
+  open_published,
+  own_format,
+)
 from prm_jax.runtime.errors import UserError
 from tests.shared import published_models
 from tests.shared.golden_scores import F32, chains, golden
@@ -140,6 +145,21 @@ def test_a_name_tells_prms_of_a_family_apart(folders, scorers, tmp_path):
   name = open_published(folders / 'trl').name
   assert name == scorers['trl'].name
   assert len({name, *(other.name for other in others)}) == 5
+
+
+def test_a_model_that_was_exported_has_its_own_separator(folders, tmp_path):
+  """No other is ignored or guessed."""
+  folder, own = tmp_path / 'exported', '<|eot_id|>'
+  shutil.copytree(folders / 'trl', folder)
+  (folder / OWN_FORMAT).write_text(own_format(own)[OWN_FORMAT])
+  name = open_published(folder).name
+  assert open_published(folder, separator=own).name == name
+  with pytest.raises(UserError, match=f'{OWN_FORMAT} says .*; leave sep'):
+    prm_jax.load(folder, separator='\n')
+  for text in '{}', '{"separator": 5}':
+    (folder / OWN_FORMAT).write_text(text)
+    with pytest.raises(UserError, match=f"{OWN_FORMAT}: 'separator' is "):
+      prm_jax.load(folder)
 
 
 def test_trl_without_a_bias_and_with_another_separator(folders, tmp_path):
