@@ -1,4 +1,4 @@
-"""Saves a model to a folder that transformers, vLLM and our loader open.
+"""Saves a model to a folder in the layout of Hugging Face's libraries.
 
 It is written layer by layer and file by file, so the host never holds more than
 one file's weights. The folder gets its name when all of it is on disk.
