@@ -19,8 +19,10 @@ from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.data.verify.calculator import check_step
 from prm_jax.evals import trivial
+from prm_jax.evals.best_of_n import best_of_n_curve
 from prm_jax.evals.prm import of_some_problems
 from prm_jax.evals.scorers import DEV, Part, Scores, make_part
+from prm_jax.evals.suite import groups_of_equal_size
 from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import load
 from prm_jax.jobs import frozen
@@ -57,6 +59,12 @@ class Reading(NamedTuple):
     """Returns the chains of a set that are scored."""
     every = self.every(name)
     return [every[i] for i in self.chosen[name]]
+
+  def pool(self) -> list[Chain]:
+    """Returns the candidates that jobs pick among."""
+    wanted = self.settings.evaluation
+    every = self.dataset.evaluations[wanted.best_of_n]
+    return [every[i] for i in of_some_problems(every, wanted.max_problems)]
 
 
 def open_reading(workdir: pathlib.Path) -> Reading:
@@ -172,6 +180,26 @@ def checked(scores: Scores, parts: Mapping[str, Part]) -> Scores:
       for chain, own in zip(part.chains, scores[name], strict=True)
     ]
     for name, part in parts.items()
+  }
+
+
+def text_picks(chains: Sequence[Chain]) -> dict[str, list[float]]:
+  """Picks from all samples without a model: way to pick -> share of right ones.
+
+  Args:
+    chains: candidates with outcomes, equally many of each problem.
+  """
+  false = [[check_step(s) is False for s in chain.steps] for chain in chains]
+  methods = {
+    'fewest_steps': -np.array([len(chain.steps) for chain in chains], float),
+    'calculator': -np.array([sum(steps) for steps in false], float),
+  }
+  groups = np.array(groups_of_equal_size(chains))
+  right = np.array([bool(chain.outcome) for chain in chains])[groups]
+  n = groups.shape[1]
+  return {
+    name: [float(best_of_n_curve(scores[groups], right, [n]).mean())]
+    for name, scores in methods.items()
   }
 
 

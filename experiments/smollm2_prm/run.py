@@ -30,6 +30,7 @@ from experiments.smollm2_prm.rows import (
   open_reading,
   reading_scores,
   sums_together,
+  text_picks,
   text_scores,
   trained_scores,
 )
@@ -415,7 +416,8 @@ def main() -> None:
       'best_of_n': {
         name: picked([run['results']['best_of_n'] for run in runs.values()])
         for name, runs in jobs.items()
-      },
+      }
+      | {'without a model': text_picks(plain.pool())},
     },
   }
   if known := command_line.read_known(args):

@@ -32,6 +32,18 @@ def test_texts_and_nulls_score_every_step():
   assert (first != second).all()
 
 
+def test_the_text_alone_picks_candidates():
+  def candidate(right, *steps):
+    return Chain('q', steps, outcome=right)
+
+  wrong = candidate(False, '2 + 2 = 5.')
+  pool = [candidate(True, '2 + 2 = 4.', '4 + 1 = 5.'), wrong]
+  assert rows.text_picks(pool) == {'fewest_steps': [0.0], 'calculator': [1.0]}
+  # Equally many steps, and no equation that is false.
+  pool = [candidate(True, 'It is 4.'), candidate(False, 'It is 5.')]
+  assert rows.text_picks(pool) == {'fewest_steps': [0.5], 'calculator': [0.5]}
+
+
 def test_scores_of_a_training_run_are_those_of_its_chains(tmp_path):
   lines = [
     '{"set": "dev", "chain": 4, "scores": [0.5]}',
