@@ -10,6 +10,7 @@ from prm_jax.runtime import paths
 MODELS = {'prm_verifier': 'min', 'prm_rollouts': 'min', 'orm': 'last'}
 WHOLE = '_whole'  # ends the name of a model of which all weights are trained
 HEADS = ('mlp', 'both', 'state', 'likelihood')
+WINDOW = 512  # tokens that the policy of each domain is trained to read
 
 
 class Size(NamedTuple):
@@ -233,6 +234,7 @@ class Story(NamedTuple):
       model,
       f'--config.base={self.policy()}',
       f'--config.data.root={self.root}',
+      f'--config.data.max_length={WINDOW}',
       # A part of these problems would be dev, and their chains left out.
       '--config.data.worked_answers=',
       '--config.evaluation.max_problems=20',

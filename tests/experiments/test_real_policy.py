@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from experiments.real_policy import run
-from experiments.real_policy.story import QUICK, Story
+from experiments.real_policy.story import DOMAINS, QUICK, WINDOW, Story
 from experiments.runner import Runner
 from prm_jax.data.chains import Chain
 from prm_jax.report import readme_table
+from tests.shared.configs import raw
 
 pytestmark = pytest.mark.once
 
@@ -32,6 +33,12 @@ def test_a_table_made_again_leaves_the_commit_of_each_result(
   found = json.loads(output.read_text())
   assert found == json.loads(RESULTS.read_text())
   assert all(each['git_commit'] for each in found['results'].values())
+
+
+@pytest.mark.parametrize('name', DOMAINS)
+def test_models_read_no_more_than_their_policy(name):
+  config = raw('policy_math', DOMAINS[name].variant)
+  assert config['data']['max_length'] == WINDOW
 
 
 def test_a_candidate_without_a_step_counts_as_a_wrong_one():
