@@ -24,7 +24,8 @@ from prm_jax.evals.prm import of_some_problems
 from prm_jax.evals.scorers import DEV, Part, Scores, make_part
 from prm_jax.evals.suite import groups_of_equal_size
 from prm_jax.inference.features import Features, make_scoring
-from prm_jax.inference.loading import load
+from prm_jax.inference.loading import open_checkpoint, read_description
+from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.settings.training import PrmSettings
@@ -90,10 +91,18 @@ def open_reading(workdir: pathlib.Path) -> Reading:
   reading = Reading(settings, dataset, features, chosen)
   features.read(
     [split_chain(c, settings.data.segments) for c in reading.chains(HELD_OUT)],
-    functools.cache(lambda: load(workdir)),
+    functools.cache(lambda: _open_as_trained(workdir)),
     lambda text: print(f'{HELD_OUT}: {text}', flush=True),
   )
   return reading
+
+
+def _open_as_trained(workdir: pathlib.Path) -> Scorer:
+  """Opens the backbone in the dtypes of the job that read with it."""
+  described = read_description(workdir)
+  params, mesh, _ = open_checkpoint(workdir, described)
+  model, head, fmt = described.model, described.head, described.format
+  return Scorer(params, model, head, fmt, mesh)
 
 
 def _quiet(text: str) -> None:
