@@ -66,7 +66,7 @@ RECIPES: dict[str, Recipe] = {
     'the same, with the LM loss', ('--config.loss.lm_weight=0.5',)
   ),
   'lora': Recipe('the same, adapters of rank 16', variant=',lora'),
-  # Two hours of one core, where the pass takes six.
+  # For a CPU: a quarter of the updates of SIZE.
   'lora_quarter': Recipe(
     'the same, adapters of rank 16, a quarter of the pass',
     ('--config.train.steps=62', '--config.train.checkpoint_every=62'),

@@ -1,4 +1,4 @@
-"""Says what a model was trained on, so that it is judged by what is fair."""
+"""Checks from what a model learned whether it may be judged as it is to be."""
 
 import dataclasses
 import os
@@ -42,13 +42,13 @@ def check_unseen(
 
 
 def check_outcome_model(model: str | os.PathLike) -> None:
-  """Checks that a model to judge steps was not trained on outcomes alone.
+  """Checks that a model whose step scores count did not learn outcomes alone.
 
   Args:
     model: the workdir of its run; published models and '' are not known.
 
   Raises:
-    UserError: it was.
+    UserError: it did.
   """
   if not model or str(model).startswith(HUB):
     return
