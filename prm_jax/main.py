@@ -196,6 +196,8 @@ def end(why: str, code: int) -> None:
     # Process 0 may be writing results when the others are done.
     processes.leave(why, patient=why == DONE)
     processes.stop('', code)
+  # While Python ends it would restore the default, which changes the exit code.
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
   if code:
     sys.exit(code)
 

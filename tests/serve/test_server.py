@@ -406,6 +406,9 @@ def test_sigterm_answers_what_is_under_way(finished):
     server.process.send_signal(signal.SIGTERM)
     asking.sendall(body)
     status, reply = rest_of_answer(asking)
+  while server.process.poll() is None:  # as of one who has no patience
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.001)
   code, text = server.stop()
   assert status == 200
   assert len(reply['data']) == len(MANY)
