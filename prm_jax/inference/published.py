@@ -63,16 +63,17 @@ def open_published(
       or 'rlhflow'); other PRMs are recognized by their head.
     max_length: longest chain in tokens, if the model's window allows it;
       default: 4,096, and of a model that was exported here its whole window.
-    separator: the text after each step that a 'trl' model was trained with;
-      default: the end of a line, and of a model that was exported here its own.
+    separator: the text after each step that a 'trl' model was trained with,
+      which other styles know; default: the end of a line, and of a model that
+      was exported here its own.
     dtype: type of parameters and computation, 'float32' or 'bfloat16'.
     mesh: devices that hold them; by default all devices of all processes.
 
   Raises:
     UserError: the style is unknown, missing or does not fit the weights; the
       tokenizer or its chat template lacks what the style needs; the model's
-      architecture is not supported; or it was exported here, with another
-      separator.
+      architecture is not supported; or the separator is another than it was
+      exported with here, or given for a style that knows its own.
   """
   if max_length is not None and max_length < 1:
     raise UserError(f'max_length={max_length}: expected at least 1')
@@ -90,6 +91,11 @@ def open_published(
     separator = _own_separator(directory / OWN_FORMAT, own, separator)
     fmt = make_format(tokenizer, longest, separator)
   else:
+    if separator is not None and style != 'trl':
+      raise UserError(
+        f'separator={separator!r}: {directory} is of style {style!r}, which '
+        'knows how steps end; leave separator out'
+      )
     tokenizer = read_tokenizer(directory)
     separator = '\n' if separator is None else separator
     fmt = make_published_format(style, directory, tokenizer, longest, separator)

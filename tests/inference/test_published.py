@@ -312,6 +312,12 @@ def test_step_and_style_are_refused_if_they_do_not_apply(folders, tmp_path):
     prm_jax.load(tmp_path, style='trl', separator='.')
 
 
+@pytest.mark.parametrize('style', [s for s in STYLES if s != 'trl'])
+def test_a_style_that_knows_its_separator_takes_none(folders, style):
+  with pytest.raises(UserError, match=f"'{style}', which knows how steps end"):
+    prm_jax.load(folders / style, style=style, separator='.')
+
+
 def test_a_name_on_the_hub_is_not_taken_for_a_workdir():
   # Not a possible name, so that no network is asked.
   with pytest.raises(UserError, match='hf://a/b/c is neither in the cache'):
