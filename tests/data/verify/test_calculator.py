@@ -76,6 +76,10 @@ $3 \\times 4 = 12$ and \\(10 \\div 4 = 2.5\\)
 So \\[ 3 + 4 = 7 \\] apples
 He ends with a total of \\(3 + 4 = 7\\) apples
 $$\\frac{4}{8}=\\frac{1}{2}.$$
+So x = 9 * 15 * 4 * 36 = $\\boxed{19440}$.
+$\\frac{3}{4} + \\frac18 = \\boxed{\\frac{7}{8}}$
+$12 \\cdot 3 = \\boxed{36\\text{ cm}}$ long
+So $9 - 3 - 4 = \\boxed{9 - 7}$.
 1/7 = 0.\\overline{142857}
 \\frac{1}{6} = 0.1\\overline{6}
 5\\frac12 - 2 = 3\\frac12
@@ -114,6 +118,8 @@ She pays (3 + 4) = 8 dollars
 \\(10 \\div 4 = 2\\)
 So \\[ 3 + 4 = 8 \\] apples
 He ends with a total of \\(3 + 4 = 8\\) apples
+So x = 9 * 15 * 4 * 36 = $\\boxed{29160}$.
+$12 \\cdot 3 = \\boxed{\\$35}$
 1/7 = 0.\\overline{142856}
 1\\frac12 * 2 = 1
 First, 5\\frac12 * 2 = 5
@@ -145,6 +151,8 @@ So 10x 3 = 31
 a2^4 = 7!
 7!(1 + 8 + 8*9) = 408240
 \\frac{1}{2} ab = 4
+$\\boxed{11} \\times \\boxed{20} = 2 \\times 6$
+$5 \\times \\boxed{2 + 1} = 12$
 a = 1/5 or a = 2
 2^{2abcd} = 2^3
 3/4Papillon = 12
@@ -282,6 +290,7 @@ def test_a_chain_is_checked_pair_by_pair():
     '-' * 10_000 + '1 = 1',
     '1+' * 9_000 + '1 = 9001',
     '\\frac{' * 3_000 + '1+1',
+    '\\boxed{{' * 2_000 + '1+1',
     '1 = ' * 5_000,
     ' ' * 19_000 + '=',
     '\n' * 19_000 + '1+1',
@@ -391,4 +400,4 @@ def test_steps_of_processbench():
   assert verdicts[True][False] <= 3
   # It was 348 and 18 before formulas in \( \) were read.
   assert verdicts[True][True] > 600
-  assert verdicts[False][False] >= 24
+  assert verdicts[False][False] >= 29
