@@ -24,6 +24,11 @@ def both_sums_by_auc(document: Mapping[str, Any]) -> Found:
   return _by_auc(document, 'untrained')
 
 
+def calculator_by_auc(document: Mapping[str, Any]) -> Found:
+  """Compares the rule on both sums with and without the calculator."""
+  return _by_auc(document, 'checked', 'untrained')
+
+
 def states_by_auc(document: Mapping[str, Any]) -> Found:
   """Compares the head that reads the hidden state, too."""
   return _by_auc(document, 'both')
@@ -63,7 +68,7 @@ CLAIMS = (
   Claim(
     "A 135M model's likelihood of a step's digits and words tells right steps "
     'from wrong ones better than that of the digits alone (AUC; a choice made '
-    'after both were seen on these sets)',
+    'after both were seen on the first two sets)',
     'none',
     both_sums_by_auc,
   ),
@@ -73,6 +78,12 @@ CLAIMS = (
     '(F1)',
     'none',
     both_sums_by_f1,
+  ),
+  Claim(
+    'Steps in which a calculator finds a false equation, put below all others, '
+    'make the ranking by both sums better (AUC)',
+    'none',
+    calculator_by_auc,
   ),
   Claim(
     'A head fitted on step labels that reads the hidden state, too, is better '
