@@ -30,15 +30,27 @@ def check_unseen(
   Raises:
     UserError: it was trained on some.
   """
+  if seen := says_seen(texts, model, kind):
+    raise UserError(seen)
+
+
+def says_seen(texts: Sequence[str], model: str | os.PathLike, kind: str) -> str:
+  """Says that a model was trained on some problems; '' if on none of them.
+
+  Args:
+    texts, model, kind: as those of `check_unseen`.
+  """
   known = learned_problems(model, kind)
   problems = [_problem_of(text) for text in texts]
-  if met := [problem for problem in problems if problem in known]:
-    raise UserError(
-      f'{model} was trained on {len(met):,} of the {len(problems):,} problems '
-      f'that it is to be judged by, such as {met[0]!r}; set seed, '
-      'train_problems, dev_problems and test_problems as they are in its '
-      'config.json, or in that of the job whose chains it learned from'
-    )
+  met = [problem for problem in problems if problem in known]
+  if not met:
+    return ''
+  return (
+    f'{model} was trained on {len(met):,} of the {len(problems):,} problems '
+    f'that it is to be judged by, such as {met[0]!r}; set seed, '
+    'train_problems, dev_problems and test_problems as they are in its '
+    'config.json, or in that of the job whose chains it learned from'
+  )
 
 
 def check_outcome_model(model: str | os.PathLike) -> None:

@@ -20,6 +20,7 @@ from prm_jax.evals.search import search_section
 from prm_jax.inference.driver import AskedModels, Ended, Work
 from prm_jax.inference.recorded_policy import RecordedPolicy
 from prm_jax.jobs import engine, policies
+from prm_jax.jobs.learned import says_seen
 from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.report import write_report
@@ -40,6 +41,7 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
   workdir.check_local('a search job')
   models = open_models(settings, workdir)
   problems = problems_lib.choose_problems(settings.problems, settings.seed)
+  warn_of_seen(settings, problems, log)
   names = names_of(models)
   if settings.go_on_from:
     names = check_earlier(settings, names) | names
@@ -65,6 +67,22 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
   return AskedModels(policy=policy, prm=prm)
+
+
+def warn_of_seen(
+  settings: SearchSettings, problems: Sequence[Problem], log: Log
+) -> None:
+  """Says which models were trained on problems of a test or dev split."""
+  if settings.problems.split == 'train':
+    return
+  policy = settings.policy
+  models = (policy.workdir,) if policy.kind == 'workdir' else ()
+  if settings.scores:
+    models += settings.prm.trained
+  texts = [problem.text for problem in problems]
+  for model in models:
+    if seen := says_seen(texts, model, settings.problems.kind):
+      log(f'WARNING: {seen}')
 
 
 def check_recorded(

@@ -6,12 +6,14 @@ import pytest
 
 from prm_jax.data.critiques.questions import plain_question
 from prm_jax.data.datasets import load_dataset
+from prm_jax.data.problems import choose_problems
 from prm_jax.jobs.learned import (
   check_outcome_model,
   check_unseen,
   learned_problems,
 )
 from prm_jax.jobs.rl_problems import read_tasks
+from prm_jax.jobs.search import warn_of_seen
 from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.rl_prms import RlPrmConfig
 from prm_jax.runtime.errors import UserError
@@ -103,6 +105,30 @@ def test_a_baseline_learned_the_problems_of_its_run(tmp_path):
   dataset = load_dataset(job.data, 0, tmp_path / 'job', print)
   chains = (*dataset.dev, *dataset.evaluations['arithmetic'])
   check_unseen([chain.problem for chain in chains], baseline, 'arithmetic')
+
+
+def test_a_search_says_what_its_models_were_trained_on(tmp_path):
+  data = raw('prm_math', 'tiny')['data']
+  prm = write_config(tmp_path / 'prm', 'prm', data=data)
+  policy = write_config(tmp_path / 'policy', 'policy', data=data)
+  given = {'prm.kind': 'workdir', 'prm.path': prm}
+  given |= {'policy.kind': 'workdir', 'policy.workdir': policy}
+  more = data['dev_problems'] + 3  # three of those that were trained on
+
+  def warned(variants, **values):
+    values = {f'problems.{name}': value for name, value in values.items()}
+    job = settings('search_math', variants, **given, **values)
+    found = []
+    problems = choose_problems(job.problems, job.seed)
+    warn_of_seen(job, problems, found.append)
+    return [line.split(' was trained on ')[0] for line in found]
+
+  wanted = [f'WARNING: {policy}', f'WARNING: {prm}']
+  for split, count in (('dev', 0), ('test', 0), ('train', 0)):
+    assert warned('beam,tiny', split=split, count=count) == []
+  found = {'split': 'dev', 'dev_problems': more, 'count': 0}
+  assert warned('beam,tiny', **found) == wanted
+  assert warned('majority,tiny', **found) == wanted[:1]  # asks no PRM
 
 
 def test_a_model_of_outcomes_is_not_judged_by_its_steps(tmp_path):

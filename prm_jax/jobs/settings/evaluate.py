@@ -40,9 +40,7 @@ class EvaluateSettings(ItemSettings):
   @property
   def judged(self) -> str:
     """Returns the workdir of the PRM that is judged; '' for others."""
-    prm = self.prm
-    of_kind = {'workdir': prm.path, 'generative': prm.generative.trained}
-    return of_kind.get(prm.kind, '')
+    return next(iter(self.prm.trained), '')
 
   def check_together(self) -> None:
     prm = self.prm

@@ -37,6 +37,15 @@ class AskedPrmConfig:
   def __post_init__(self) -> None:
     checks.check(self)
 
+  @property
+  def trained(self) -> tuple[str, ...]:
+    """Returns the models that give the scores, as `check_unseen` takes them."""
+    of_kind = {
+      'workdir': (self.path,),
+      'generative': (self.generative.trained,),
+    }
+    return of_kind.get(self.kind, ())
+
   def check_use(self, described: bool = False) -> None:
     """Checks that its kind has what it needs.
 

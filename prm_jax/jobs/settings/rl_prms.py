@@ -62,10 +62,6 @@ class RlPrmConfig(AskedPrmConfig):
 
   @property
   def trained(self) -> tuple[str, ...]:
-    """Returns the models that give the scores, as `check_unseen` takes them."""
-    of_kind = {
-      'workdir': (self.path, *self.also),
-      'generative': (self.generative.trained,),
-      'implicit': (self.path,),
-    }
-    return of_kind.get(self.kind, ())
+    if self.kind == 'implicit':
+      return (self.path,)
+    return (*super().trained, *self.also)
