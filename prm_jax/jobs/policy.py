@@ -226,7 +226,7 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
 
 
 def check_grading(kind: str) -> None:
-  """Raises UserError, before training, if answers cannot be compared.
+  """Raises UserError, before hours of work, if answers cannot be compared.
 
   Args:
     kind: kind of the data; a known domain's answers need no library.

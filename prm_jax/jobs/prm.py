@@ -20,6 +20,7 @@ from prm_jax.evals.enough_data import check_data, check_outcomes
 from prm_jax.evals.prm import PrmEvaluation, Scoring, headline_aggregate
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs import frozen
+from prm_jax.jobs.policy import check_grading
 from prm_jax.jobs.settings.training import PrmSettings
 from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.report import write_report
@@ -32,6 +33,8 @@ Log = Callable[[str], None]
 def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
+  if settings.evaluation.best_of_n and settings.data.kind == 'files':
+    check_grading(settings.data.kind)  # votes compare answers
   opened = open_job(settings, workdir, log)
   orm, of_heads, wanted = None, {}, settings.evaluation
   if not settings.frozen.heads:

@@ -4,6 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.jobs import evaluate, policy, prm
 from prm_jax.jobs.settings import TASKS, default_config, read_settings
 from prm_jax.jobs.training import check_counts, open_model
 from prm_jax.runtime.errors import UserError
@@ -260,3 +261,27 @@ def test_a_fault_is_one_line_whatever_the_key_and_the_value():
   unknown, wrong = str(error.value).split('\n')
   assert unknown.startswith('config.a b=1: unknown; delete it')
   assert wrong == 'config.seed=c: 2: expected a whole number'
+
+
+@pytest.mark.parametrize(
+  ('run', 'config', 'variants', 'values'),
+  [
+    (prm.run, 'prm_math', 'smollm2,frozen', {}),
+    (
+      evaluate.run,
+      'evaluate_math',
+      'human',
+      {'prm.path': '/somewhere', 'evaluation.best_of_n': 'gsm8k'},
+    ),
+  ],
+)
+def test_votes_need_what_compares_answers_before_any_work(
+  tmp_path, monkeypatch, run, config, variants, values
+):
+  job = settings(config, variants, **{'data.root': str(tmp_path)}, **values)
+  # Where it is installed, the job looks for its files, and finds none.
+  with pytest.raises(UserError, match=str(tmp_path)):
+    run(job, Workdir(tmp_path, {}), print)
+  monkeypatch.setattr(policy, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"install 'prm_jax\[verify\]'"):
+    run(job, Workdir(tmp_path, {}), print)
