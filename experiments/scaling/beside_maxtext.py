@@ -56,7 +56,7 @@ def here() -> Any:
   from prm_jax.jobs import settings  # noqa: PLC0415
 
   config = policy_math.get_config(OURS.partition(':')[2])
-  config.data.update(row_length=ROW, max_length=ROW, batch_size=CHIPS)
+  config.data.update(row_length=ROW, max_length=ROW, batch_size=CHIPS, shards=0)
   config.mesh.model = MODEL
   chosen = settings.read_settings(config.to_dict())
   plan = programs.plan(chosen, open_topology(TOPOLOGY))

@@ -118,6 +118,7 @@ def row_flags(length: int, rows: int) -> list[str]:
   """Returns the flags of a batch: rows of this many tokens."""
   return [
     f'--config.data.batch_size={rows}',
+    '--config.data.shards=0',
     f'--config.data.row_length={length}',
     f'--config.data.max_length={length}',
     f'--config.data.max_steps_per_row={length // 16}',

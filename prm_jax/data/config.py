@@ -163,6 +163,13 @@ class DataConfig(SampledDrawConfig):
         self.row_length,
         f'is shorter than max_length={self.max_length}; raise it',
       )
+    if self.shards and self.batch_size % self.shards:
+      checks.fail(
+        'shards',
+        self.shards,
+        f'does not divide batch_size={self.batch_size}; set it to 0 or to a '
+        'divisor',
+      )
     if self.shortest > self.arithmetic.operations:
       checks.fail(
         'shortest',

@@ -225,6 +225,7 @@ def test_a_real_size_compiles_fits_and_may_reach_half_of_peak(tmp_path):
     '--config=configs/prm_math.py:qwen2_5_math_1_5b',
     '--topology=h100:1',
     '--config.data.batch_size=4',
+    '--config.data.shards=1',
     f'--output={output}',
   )
   assert done.returncode == 0, done.stdout + done.stderr
