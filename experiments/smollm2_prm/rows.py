@@ -35,7 +35,7 @@ from prm_jax.runtime.errors import UserError
 
 REFERENCE = 'digits'
 RULE = np.array([10.0, 1.0])  # of an untrained head: digits, other tokens
-HELD_OUT = 'math, held out'  # the chains of math that no row was chosen on
+HELD_OUT = 'math, held out'  # the chains of math that jobs do not score
 
 
 class Reading(NamedTuple):

@@ -75,8 +75,13 @@ def warn_of_seen(
   """Says which models were trained on problems of a test or dev split."""
   if settings.problems.split == 'train':
     return
-  policy = settings.policy
-  models = (policy.workdir,) if policy.kind == 'workdir' else ()
+  models: tuple[str, ...] = ()
+  if settings.policy.kind == 'workdir':
+    models = (settings.policy.workdir,)
+  if settings.policy.kind == 'recorded':
+    path = paths.open_path(settings.policy.workdir) / 'config.json'
+    sampled = paths.read_json(path, 'sample again').get('policy', {})
+    models = (sampled.get('workdir', ''),)
   if settings.scores:
     models += settings.prm.trained
   texts = [problem.text for problem in problems]

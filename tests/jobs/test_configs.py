@@ -611,6 +611,9 @@ def test_every_variant_can_be_read(config):
     ('policy_math', 'smollm2,logic'),
     ('prm_math', 'smollm2,code'),
     ('prm_math', 'human,logic'),
+    ('prm_math', 'qwen2_5_math_7b,logic'),
+    ('prm_math', 'llama3_8b,code'),
+    ('policy_math', 'qwen2_5_math_7b,words'),
   ],
 )
 def test_a_domain_takes_the_place_of_the_files_of_a_variant(config, variants):

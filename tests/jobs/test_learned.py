@@ -129,6 +129,13 @@ def test_a_search_says_what_its_models_were_trained_on(tmp_path):
   found = {'split': 'dev', 'dev_problems': more, 'count': 0}
   assert warned('beam,tiny', **found) == wanted
   assert warned('majority,tiny', **found) == wanted[:1]  # asks no PRM
+  # Recorded chains are those of the policy that was sampled.
+  wrote = {'kind': 'workdir', 'workdir': policy}
+  given['policy.kind'] = 'recorded'
+  given['policy.workdir'] = write_config(
+    tmp_path / 'samples', 'sample', policy=wrote
+  )
+  assert warned('best_of_n,tiny', **found) == wanted
 
 
 def test_a_model_of_outcomes_is_not_judged_by_its_steps(tmp_path):

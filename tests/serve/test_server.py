@@ -406,7 +406,9 @@ def test_sigterm_answers_what_is_under_way(finished):
     server.process.send_signal(signal.SIGTERM)
     asking.sendall(body)
     status, reply = rest_of_answer(asking)
+  end = time.monotonic() + 60
   while server.process.poll() is None:  # as of one who has no patience
+    assert time.monotonic() < end
     server.process.send_signal(signal.SIGTERM)
     time.sleep(0.001)
   code, text = server.stop()

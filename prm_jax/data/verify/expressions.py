@@ -50,8 +50,11 @@ _SPELLINGS = (
 # The content of a pair of braces, with one more pair inside: \frac{1}{2^{98}}.
 _INSIDE = r'\{((?:[^{}]|\{[^{}]*\})*)\}'
 _FRACTION = re.compile(rf'\\[dt]?frac\s*{_INSIDE}\s*{_INSIDE}')
-# Only after a sign: elsewhere a box may be a symbol that a problem defines.
-_BOXED_RESULT = re.compile(rf'([=≈] ?\$? ?)\\boxed\s*{_INSIDE}')
+# A result in a box, = \boxed{12}: a whole side of an equation, with a digit.
+_BOXED_RESULT = re.compile(
+  rf'([=≈] ?\$? ?)\\boxed\s*(?=\{{[^{{}}\d]{{0,20}}\d){_INSIDE}'
+  r'(?! ?\$? ?[-+*/^(\d\\])'
+)
 # The whole number of a mixed number, 12 \frac{3}{5}, but not the 3 of x^3 or of
 # 0.3. A point or a comma before a space ends a clause.
 _WHOLE = re.compile(r'(?:^|[^\d.,^_\s]|[.,]\s)\s*[\d,]+\s*$')
@@ -119,7 +122,9 @@ def normalise(text: str) -> str:
       break
   for pattern, replacement in _SPELLINGS:
     text = re.sub(pattern, replacement, text)
-  return _BOXED_RESULT.sub(r'\1\2 ', text)
+  unboxed = _BOXED_RESULT.sub(r'\1\2 ', text)
+  # A box elsewhere is a gap, or a symbol of the problem, as all may then be.
+  return text if r'\boxed' in unboxed else unboxed
 
 
 def _fraction(match: re.Match) -> str:
