@@ -84,7 +84,7 @@ def chain_view(
     extra: `scores` (in [0, 1], or None), `chosen`, `note`, and `critiques`: a
       text for each step, or one for the whole chain.
     cut: the first step that scores below it is flagged, or below the chain's
-      own `threshold`.
+      own `threshold`; 0 flags none.
   """
   scores, cut = extra['scores'], own_cut(extra, cut)
   error = chains.first_error(chain.labels)
@@ -118,6 +118,7 @@ def chain_view(
       }
     )
   outcomes = {True: 'right', False: 'wrong', None: 'not checked'}
+  flagged = f'flagged at step {flag + 1}' if flag >= 0 else 'none flagged'
   return {
     'problem': crop(chain.problem),
     'answer': 'none' if chain.answer is None else crop(chain.answer),
@@ -130,7 +131,7 @@ def chain_view(
       if name in chain.meta
     ],
     'truth': truth,
-    'flagged': f'flagged at step {flag + 1}' if flag >= 0 else 'none flagged',
+    'flagged': flagged if cut else '',
     'critiques': [] if by_step else [crop(text) for text in critiques if text],
     'steps': steps,
   }

@@ -392,3 +392,6 @@ def test_the_page_explains_flags_only_where_there_is_a_threshold(
   page = parse(write_report(write(tmp_path, records=chains)))
   said = page.by_id('chains').all('p')[0].text
   assert shown in said
+  flags = thresholds[0] != 0
+  assert ('flagged' in page.by_id('chains').text) == flags
+  assert ('flagged' in page.by_id('explorer').text) == flags
