@@ -39,6 +39,7 @@ CACHE = {
 }
 SHOWN_EVERY = 60  # seconds between two lines of a job beside others
 LAST_LINES = 40  # of a job, shown where it fails
+_PRINTING = threading.Lock()
 
 
 def read_results(workdir: pathlib.Path) -> dict[str, Any]:
@@ -96,6 +97,12 @@ def _is_path(value: Any) -> bool:
   return all(isinstance(each, str) and each.startswith('/') for each in every)
 
 
+def _say(text: str) -> None:
+  """Prints a line, whole: jobs are followed by threads of their own."""
+  with _PRINTING:
+    print(text, flush=True)
+
+
 def _follow(name: str, lines: Iterable[str]) -> str:
   """Shows a line a minute of what a job prints; returns the end of it all."""
   last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
@@ -104,7 +111,7 @@ def _follow(name: str, lines: Iterable[str]) -> str:
     last.append(line)
     if time.monotonic() - shown_at >= SHOWN_EVERY:
       shown_at = time.monotonic()
-      print(f'{name}: {line.rstrip()}', flush=True)
+      _say(f'{name}: {line.rstrip()}')
   return ''.join(last).strip()[-2000:]
 
 
@@ -180,9 +187,9 @@ class Runner:
       self._free.append(slot)
     if process.returncode:
       if beside:
-        print(f'{name}: failed: {last}', flush=True)
+        _say(f'{name}: failed: {last}')
       raise SystemExit(f'error: {name} failed')
-    print(f'{name}: done', flush=True)
+    _say(f'{name}: done')
 
   def _stop(self, *_: Any) -> None:
     for process in list(self._running):
