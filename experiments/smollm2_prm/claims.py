@@ -39,6 +39,11 @@ def training_by_auc(document: Mapping[str, Any]) -> Found:
   return _by_auc(document, 'trained_likelihood', 'untrained')
 
 
+def adapters_by_auc(document: Mapping[str, Any]) -> Found:
+  """Compares the model with adapters with the rule that it starts as."""
+  return _by_auc(document, 'trained_lora_quarter', 'untrained')
+
+
 def _by_auc(
   document: Mapping[str, Any], row: str, other: str = REFERENCE
 ) -> Found:
@@ -97,5 +102,11 @@ CLAIMS = (
     'better than the rule on digits and words that it starts as (AUC)',
     'none',
     training_by_auc,
+  ),
+  Claim(
+    'The same model trained by adapters of rank 16, on a quarter as many '
+    'chains, ranks steps better than that rule (AUC)',
+    'none',
+    adapters_by_auc,
   ),
 )

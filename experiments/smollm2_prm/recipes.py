@@ -63,17 +63,17 @@ class Recipe(NamedTuple):
 RECIPES: dict[str, Recipe] = {
   'likelihood': Recipe('head that reads the likelihood, too'),
   'likelihood_lm': Recipe(
-    'the same, with the LM loss', ('--config.loss.lm_weight=0.5',)
+    'that head, with the LM loss', ('--config.loss.lm_weight=0.5',)
   ),
-  'lora': Recipe('the same, adapters of rank 16', variant=',lora'),
+  'lora': Recipe('that head, adapters of rank 16', variant=',lora'),
   # For a CPU: a quarter of the updates of SIZE.
   'lora_quarter': Recipe(
-    'the same, adapters of rank 16, a quarter of the pass',
+    'that head, adapters of rank 16, a quarter of the pass',
     ('--config.train.steps=62', '--config.train.checkpoint_every=62'),
     ',lora',
   ),
   'likelihood_sft': Recipe(
-    'the same, after three passes over worked answers', start='sft_long'
+    'that head, after three passes over worked answers', start='sft_long'
   ),
   'state': Recipe(
     'head on the hidden state alone', ('--config.head.likelihood=False',)
