@@ -264,21 +264,17 @@ def test_a_fault_is_one_line_whatever_the_key_and_the_value():
 
 
 @pytest.mark.parametrize(
-  ('run', 'config', 'variants', 'values'),
+  ('run', 'config', 'values'),
   [
-    (prm.run, 'prm_math', 'smollm2,frozen', {}),
-    (
-      evaluate.run,
-      'evaluate_math',
-      'human',
-      {'prm.path': '/somewhere', 'evaluation.best_of_n': 'gsm8k'},
-    ),
+    (prm.run, 'prm_math', {}),
+    (evaluate.run, 'evaluate_math', {'prm.path': '/somewhere'}),
   ],
 )
 def test_votes_need_what_compares_answers_before_any_work(
-  tmp_path, monkeypatch, run, config, variants, values
+  tmp_path, monkeypatch, run, config, values
 ):
-  job = settings(config, variants, **{'data.root': str(tmp_path)}, **values)
+  voting = {'data.root': str(tmp_path), 'evaluation.best_of_n': 'gsm8k'}
+  job = settings(config, 'human', **voting, **values)
   # Where it is installed, the job looks for its files, and finds none.
   with pytest.raises(UserError, match=str(tmp_path)):
     run(job, Workdir(tmp_path, {}), print)
