@@ -26,8 +26,7 @@ from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
 from prm_jax.jobs import engine, journal
 from prm_jax.jobs.learned import check_outcome_model, check_unseen
-from prm_jax.jobs.policy import check_grading
-from prm_jax.jobs.prm import show
+from prm_jax.jobs.prm import check_votes, show
 from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.evaluate import EvaluateSettings
 from prm_jax.runtime import processes
@@ -41,8 +40,7 @@ Key = tuple[str, tuple[str, ...]]  # problem and steps
 def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('an evaluation job')
-  if settings.evaluation.best_of_n and settings.data.kind == 'files':
-    check_grading(settings.data.kind)  # votes compare answers
+  check_votes(settings.evaluation, settings.data.kind)
   dataset = load_dataset(settings.data, settings.seed, workdir.path, log)
   if settings.of_steps:
     check_outcome_model(settings.judged)

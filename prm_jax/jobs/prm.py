@@ -33,8 +33,7 @@ Log = Callable[[str], None]
 def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
-  if settings.evaluation.best_of_n and settings.data.kind == 'files':
-    check_grading(settings.data.kind)  # votes compare answers
+  check_votes(settings.evaluation, settings.data.kind)
   opened = open_job(settings, workdir, log)
   orm, of_heads, wanted = None, {}, settings.evaluation
   if not settings.frozen.heads:
@@ -78,6 +77,16 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   # The last one, as it says that the job is done.
   workdir.write_results(about, results)
   processes.first_alone('report', show, results, workdir, log)
+
+
+def check_votes(wanted: PrmEvaluation, kind: str) -> None:
+  """Raises UserError if votes among texts are wanted and cannot be counted.
+
+  Args:
+    kind: kind of the data; answers of other kinds need no library.
+  """
+  if wanted.best_of_n and kind == 'files':
+    check_grading(kind)
 
 
 def check(opened: TrainingJob, wanted: PrmEvaluation, log: Log) -> None:
