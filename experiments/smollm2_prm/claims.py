@@ -7,6 +7,7 @@ from experiments.findings import Case, Claim, Effect, Found, judge
 from experiments.tables import percent
 
 REFERENCE, NULL = 'digits', 'noise'
+TEXT = {'length': 'few characters', 'digit_count': 'few digits'}
 
 
 def both_sums_by_f1(document: Mapping[str, Any]) -> Found:
@@ -27,6 +28,19 @@ def both_sums_by_auc(document: Mapping[str, Any]) -> Found:
 def calculator_by_auc(document: Mapping[str, Any]) -> Found:
   """Compares the rule on both sums with and without the calculator."""
   return _by_auc(document, 'checked', 'untrained')
+
+
+def more_than_text_by_auc(document: Mapping[str, Any]) -> Found:
+  """Compares the rule and the calculator with what a step's text tells."""
+  cases, nulls = [], []
+  for name, rows in document['results']['localisation'].items():
+    row = rows['checked']
+    for other, leads in row['lead_on_text'].items():
+      theirs = rows[other]['auc']['value']
+      case = f'{name}, {TEXT[other]}'
+      cases.append(_case(case, leads['auc'], row['auc']['value'], theirs))
+    nulls.append(f'noise {percent(rows[NULL]["auc"]["value"])} ({name})')
+  return judge(cases, '; '.join(nulls))
 
 
 def states_by_auc(document: Mapping[str, Any]) -> Found:
@@ -90,6 +104,12 @@ CLAIMS = (
     'tested on half of the chains)',
     'none',
     calculator_by_auc,
+  ),
+  Claim(
+    "That ranking, with the calculator, is better than one by a step's length "
+    'or by the count of its digits (AUC)',
+    'none',
+    more_than_text_by_auc,
   ),
   Claim(
     'A head fitted on step labels that reads the hidden state, too, is better '

@@ -137,6 +137,7 @@ def text_scores(
 
   return {
     'noise': [noise(seed) for seed in seeds],
+    'length': [score(trivial.FEATURES['length'])],
     'digit_count': [score(trivial.FEATURES['digits'])],
   }
 

@@ -22,6 +22,13 @@ from experiments import command_line
 from experiments.runner import Runner
 from experiments.smollm2_prm import recipes
 from experiments.smollm2_prm.known_rows import keep_rows
+from experiments.smollm2_prm.leads import (
+  RULE,
+  UNTRAINED,
+  add_leads_on_rule,
+  add_leads_on_text,
+  compare,
+)
 from experiments.smollm2_prm.rows import (
   HELD_OUT,
   REFERENCE,
@@ -48,9 +55,9 @@ from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import is_done
 
-RULE = 'untrained'  # what the heads of trained models start as
 ROWS = {
   'noise': 'null: a random number for each step',
+  'length': 'trivial: minus the characters of the step',
   'digit_count': 'trivial: minus the digits of the step',
   REFERENCE: 'zero-shot: sum over the digit tokens',
   'words': 'zero-shot: sum over the other tokens',
@@ -65,7 +72,7 @@ ROWS |= {
   f'{name}_{reading}': text + ROWS[name]
   for reading, text in recipes.READINGS.items()
   if reading
-  for name in [*ROWS][2:]
+  for name in [*ROWS][[*ROWS].index(REFERENCE) :]
 }
 ROWS |= {
   f'together_{name}': f'{recipes.READINGS[name]}{ROWS[RULE]}, with both sums '
@@ -76,7 +83,6 @@ ROWS |= {
   f'trained_{name}': f'trained: {recipe.text}'
   for name, recipe in recipes.RECIPES.items()
 }
-RESAMPLES = 2000
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -137,6 +143,13 @@ def notes(document: Mapping[str, Any]) -> str:
         for row, values in rows.items()
       )
       lines.append(f'F1 on {name} {text}: {shown}.')
+  for name, rows in results['localisation'].items():
+    for row in UNTRAINED:
+      shown = ', '.join(
+        f'{_lead(leads["auc"])} on {other}'
+        for other, leads in rows[row]['lead_on_text'].items()
+      )
+      lines.append(f'The lead of {row} by AUC on {name}: {shown}.')
   for row, methods in results['best_of_n'].items():
     picked = ', '.join(
       f'{percent(mean(values))} ({name})' for name, values in methods.items()
@@ -258,50 +271,6 @@ def _check_whole(args: argparse.Namespace) -> None:
     )
 
 
-def add_leads_on_rule(
-  found: Mapping[str, Mapping[str, dict[str, Any]]],
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
-  parts: Mapping[str, Part],
-  seed: int,
-) -> None:
-  """Adds to rows their lead on the rule of what they started from.
-
-  Args:
-    found: set -> row -> numbers. A row without a reading of its start, which
-      `--also` names, gets no lead.
-  """
-  starts = {
-    f'trained_{name}': f'{RULE}_{recipe.start}' if recipe.start else RULE
-    for name, recipe in recipes.RECIPES.items()
-  }
-  starts |= {
-    row: row.replace('checked', RULE) for row in ROWS if 'checked' in row
-  }
-  for row, rule in starts.items():
-    if not {row, rule} <= judged.keys():
-      continue
-    pair = {key: judged[key] for key in (rule, row)}
-    for of_set, rows in _compare(pair, parts, rule, seed).items():
-      leads = {'f1': rows[row]['lead'], 'auc': rows[row]['auc']['lead']}
-      found[of_set][row]['lead_on_rule'] = leads | {'rule': rule}
-
-
-def _compare(
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
-  parts: Mapping[str, Part],
-  reference: str,
-  seed: int,
-) -> dict[str, dict[str, dict[str, Any]]]:
-  """Compares all scorers that judged a set, on every set."""
-  found = {}
-  for name, part in parts.items():
-    rows = {row: runs for row, runs in judged.items() if name in runs[0]}
-    if reference in rows and len(rows) > 1:
-      args = {name: part}, reference, seed, RESAMPLES
-      found |= scorers.compare(rows, *args)
-  return found
-
-
 def run_jobs(
   args: argparse.Namespace, extra: Sequence[str]
 ) -> tuple[dict[str, pathlib.Path], dict[str, dict[int, pathlib.Path]]]:
@@ -386,8 +355,9 @@ def main() -> None:
   judged = judge_rows(readings, trained, parts, read_steps)
   seed = plain.settings.seed
   reported = {name: part for name, part in parts.items() if name != DEV}
-  found = _compare(judged, reported, REFERENCE, seed)
+  found = compare(judged, reported, REFERENCE, seed)
   add_leads_on_rule(found, judged, reported, seed)
+  add_leads_on_text(found, judged, reported, seed)
   jobs = {
     recipe: {str(seed): recipes.read(run) for seed, run in folders.items()}
     for recipe, folders in trained.items()

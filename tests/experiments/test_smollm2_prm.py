@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.runner import Runner, config_of
-from experiments.smollm2_prm import known_rows, recipes, rows, run
+from experiments.smollm2_prm import known_rows, leads, recipes, rows, run
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import scorers
 from prm_jax.inference.scorer import StepFeatures
@@ -25,6 +25,7 @@ PARTS = {'dev': scorers.make_part([CHAIN])}
 def test_texts_and_nulls_score_every_step():
   found = rows.text_scores(PARTS, {'dev': [3]}, [0, 1])
   assert found['digit_count'][0]['dev'][0].tolist() == [-2, 0, -3]
+  assert found['length'][0]['dev'][0].tolist() == [-4, -1, -3]
   cut = rows.text_scores(PARTS, {'dev': [2]}, [0])
   assert cut['digit_count'][0]['dev'][0].tolist() == [-2, 0]
   first, second = (scores['dev'][0] for scores in found['noise'])
@@ -226,26 +227,29 @@ def test_runs_of_other_settings_are_not_taken(tmp_path):
     recipes.train(runner, 'state', data, (), 2)
 
 
+RIGHT, WRONG = StepLabel(1.0), StepLabel(0.0)
+PAIRS = [Chain(q, ('a', 'b'), labels=(RIGHT, WRONG)) for q in 'pq']
+PAIRS.append(Chain('r', ('a', 'b'), labels=(RIGHT, RIGHT)))
+OF_PAIRS = {name: scorers.make_part(PAIRS) for name in ('dev', 'gsm8k')}
+
+
+def judge_pairs(*of_chains):
+  """Judges scores of the first two chains; those of the third are equal."""
+  scores = [np.array(each) for each in (*of_chains, (0.5, 0.5))]
+  return [scorers.judge(dict.fromkeys(OF_PAIRS, scores), OF_PAIRS, 0.5)]
+
+
 def test_each_recipe_is_compared_with_the_rule_of_its_own_start():
   """Its own rule ranks one wrong step too high, that of the other both."""
-  right, wrong = StepLabel(1.0), StepLabel(0.0)
-  chains = [Chain(q, ('a', 'b'), labels=(right, wrong)) for q in 'pq']
-  chains.append(Chain('r', ('a', 'b'), labels=(right, right)))
-  parts = {name: scorers.make_part(chains) for name in ('dev', 'gsm8k')}
-
-  def judge(*of_chains):
-    scores = [np.array(each) for each in (*of_chains, (0.5, 0.5))]
-    return [scorers.judge(dict.fromkeys(parts, scores), parts, 0.5)]
-
   judged = {
-    'untrained': judge((0.0, 1.0), (0.0, 1.0)),
-    'untrained_sft_long': judge((0.9, 0.1), (0.0, 1.0)),
-    'trained_likelihood': judge((0.9, 0.1), (0.8, 0.2)),
-    'trained_likelihood_sft': judge((0.9, 0.1), (0.8, 0.2)),
+    'untrained': judge_pairs((0.0, 1.0), (0.0, 1.0)),
+    'untrained_sft_long': judge_pairs((0.9, 0.1), (0.0, 1.0)),
+    'trained_likelihood': judge_pairs((0.9, 0.1), (0.8, 0.2)),
+    'trained_likelihood_sft': judge_pairs((0.9, 0.1), (0.8, 0.2)),
   }
-  reported = {'gsm8k': parts['gsm8k']}
+  reported = {'gsm8k': OF_PAIRS['gsm8k']}
   found = scorers.compare(judged, reported, 'untrained', 0, 10)
-  run.add_leads_on_rule(found, judged, reported, 0)
+  leads.add_leads_on_rule(found, judged, reported, 0)
   rows_of = found['gsm8k']
   plain = rows_of['trained_likelihood']['lead_on_rule']
   fine_tuned = rows_of['trained_likelihood_sft']['lead_on_rule']
@@ -258,5 +262,28 @@ def test_each_recipe_is_compared_with_the_rule_of_its_own_start():
   del judged['untrained_sft_long'], rows_of['trained_likelihood_sft']
   del judged['untrained']
   rows_of['trained_likelihood'].pop('lead_on_rule')
-  run.add_leads_on_rule(found, judged, reported, 0)
+  leads.add_leads_on_rule(found, judged, reported, 0)
   assert 'lead_on_rule' not in rows_of['trained_likelihood']
+
+
+def test_a_lead_on_the_text_is_paired_on_the_same_chains():
+  judged = {
+    'length': judge_pairs((0.0, 1.0), (0.0, 1.0)),  # ranks no pair right
+    'digit_count': judge_pairs((1.0, 0.5), (0.0, 0.5)),
+    'untrained': judge_pairs((1.0, 0.0), (1.0, 0.0)),  # every pair
+    'checked': judge_pairs((0.0, 1.0), (0.0, 1.0)),
+  }
+  reported = {'gsm8k': OF_PAIRS['gsm8k']}
+  found = scorers.compare(judged, reported, 'untrained', 0, 10)
+  leads.add_leads_on_text(found, judged, reported, 0)
+  by_row = {row: found['gsm8k'][row] for row in leads.UNTRAINED}
+  assert {
+    row: {
+      other: lead['auc']['difference']
+      for other, lead in values['lead_on_text'].items()
+    }
+    for row, values in by_row.items()
+  } == {
+    'untrained': {'length': 1.0, 'digit_count': 0.5},
+    'checked': {'length': 0.0, 'digit_count': -0.5},
+  }
