@@ -1,6 +1,6 @@
 """Do published PRMs have their published ProcessBench scores here?
 
-    pip install -e .[experiments] 'jax[cuda13]'
+    pip install -e '.[experiments,cuda]'
     python -m experiments.published.run --workdir DIR --data-root DATA
 
 For each model of MODELS, opened from the Hugging Face Hub, ProcessBench is

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prm_jax.evals import bootstrap
+from prm_jax.evals import bootstrap, proportions
 from prm_jax.runtime.errors import UserError
 
 # Weighted votes that differ by less, relatively, are a tie: sums of the same
@@ -298,7 +298,9 @@ def curves(
   Returns:
     {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}. With a
     null the others also have `over_null`, their paired differences from it, in
-    the same form.
+    the same form. Intervals are those of the bootstrap, which has no width
+    where every problem has the same pick; there they are the exact ones of a
+    share, and those of the differences are made as wide.
 
   Raises:
     UserError: A method is called 'n', has not one column per n, or
@@ -306,9 +308,11 @@ def curves(
   """
   result: dict[str, object] = {'n': [int(n) for n in ns]}
 
-  def averaged(values: np.ndarray) -> dict[str, object]:
+  def averaged(values: np.ndarray, exact: Mapping[int, list[float]]) -> dict:
     mean, lo, hi = bootstrap.mean_ci(values, seed, resamples)
     pairs = [list(pair) for pair in zip(lo, hi, strict=True)]
+    for k, (low, high) in exact.items():
+      pairs[k] = [min(pairs[k][0], low), max(pairs[k][1], high)]
     return {'mean': mean, 'ci95': pairs}
 
   for name, values in methods.items():
@@ -318,8 +322,21 @@ def curves(
         f'method {name!r} of shape {shape}: expected a name other than '
         f"'n' and the shape [problems, {len(ns)}]"
       )
-    found = averaged(values)
+    exact = _exact_where_equal(np.asarray(values))
+    found = averaged(values, exact)
     if null and name != null:
-      found['over_null'] = averaged(np.asarray(values) - methods[null])
+      by_chance = np.mean(methods[null], 0)
+      exact = {k: [e - by_chance[k] for e in ends] for k, ends in exact.items()}
+      found['over_null'] = averaged(np.asarray(values) - methods[null], exact)
     result[name] = found
   return result
+
+
+def _exact_where_equal(values: np.ndarray) -> dict[int, list[float]]:
+  """Returns the exact intervals of the columns that are all 0, or all 1."""
+  ends = values.min(0, initial=1), values.max(0, initial=0)
+  equal = (ends[0] == ends[1]) & np.isin(ends[0], (0, 1))
+  return {
+    int(k): proportions.interval95(int(values[:, k].sum()), len(values))
+    for k in np.flatnonzero(equal)
+  }

@@ -248,9 +248,30 @@ def test_curves_form():
   assert result['n'] == [1, 4]
   assert result['a']['mean'] == [0.5, 1.0]
   # Two problems: resampled means are 0, 1/2, 1 with chances 1/4, 1/2, 1/4.
-  assert result['a']['ci95'] == [[0.0, 1.0], [1.0, 1.0]]
+  # Where both are right, a share of p has (1 - p)^2 = 0.025 at the exact end.
+  assert result['a']['ci95'] == [[0.0, 1.0], pytest.approx([0.025**0.5, 1.0])]
   assert result['b'] == {'mean': [0.5, 0.5], 'ci95': [[0.5, 0.5], [0.0, 1.0]]}
   assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_no_right_pick_of_few_problems_is_not_below_chance():
+  """A random pick of 2 right ones in 64 is never right in 45% of all draws."""
+  problems, chance = 25, 1 / 32
+  methods = {
+    'none': np.zeros((problems, 1)),
+    'all': np.ones((problems, 1)),
+    'null': np.full((problems, 1), chance),
+  }
+  found = best_of_n.curves(methods, [64], seed=0, null='null')
+  end = 1 - 0.025 ** (1 / problems)
+  none, every = found['none'], found['all']
+  assert none['ci95'] == [pytest.approx([0.0, end])]
+  assert every['ci95'] == [pytest.approx([1 - end, 1.0])]
+  assert none['over_null']['mean'] == [-chance]
+  assert none['over_null']['ci95'] == [pytest.approx([-chance, end - chance])]
+  assert every['over_null']['ci95'] == [
+    pytest.approx([1 - end - chance, 1 - chance])
+  ]
 
 
 @pytest.mark.parametrize(

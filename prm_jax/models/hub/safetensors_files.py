@@ -243,6 +243,11 @@ def _explain_no_weights(directory: pathlib.Path) -> str:
       f'{directory} holds a LoRA adapter only; merge it with its base model '
       "(peft's merge_and_unload) and save that with save_pretrained"
     )
+  if others := sorted(p.name for p in directory.glob('*.safetensors')):
+    return (
+      f'{directory} holds {others[0]}, but neither {SINGLE} nor {INDEX}; call '
+      f'it {SINGLE} if it has all weights, or else bring the index'
+    )
   kinds = ('*.bin', '*.pt', '*.pth', '*.ckpt')
   pickles = sorted(p.name for kind in kinds for p in directory.glob(kind))
   if pickles:

@@ -185,6 +185,7 @@ def test_a_tensor_in_two_shards(tmp_path):
     ('pytorch_model.bin', "a pickle.*transformers' save_pretrained"),
     ('pytorch_model-00001-of-00002.bin', 'pytorch_model-00001-of-00002.bin'),
     ('weights.pt', 'holds weights.pt, a pickle'),
+    ('weights.safetensors', 'call it model.safetensors if it has all weights'),
     ('adapter_config.json', 'a LoRA adapter only; merge it'),
     ('readme.md', 'holds neither model.safetensors nor model.safetensors.ind'),
   ],
