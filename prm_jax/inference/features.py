@@ -129,7 +129,8 @@ class Features:
     if path.exists() and path.read_text() != ours.hexdigest():
       raise UserError(
         f'{self._folder} has features of another backbone than there is now; '
-        'bring that one back, or delete the folder'
+        'bring that one back, or start another workdir, with features of its '
+        'own'
       )
     self._folder.mkdir(parents=True, exist_ok=True)
     paths.write_text(path, ours.hexdigest())

@@ -54,6 +54,7 @@ class Pretrained:
       the given `dtype`.
     head: the head of a PRM that was trained here; None for other models.
     load_head: returns its parameters on a given mesh.
+    separator: `data.separator` of the run that trained the head.
     folder: where its tokenizer's files are; None for a file of all in one.
     token_ids: `bos_token_id` and `eos_token_id` as config.json has them.
   """
@@ -65,6 +66,7 @@ class Pretrained:
   load: Callable[..., Any]
   head: HeadConfig | None = None
   load_head: Callable[[Mesh], Any] | None = None
+  separator: str = ''
   folder: pathlib.Path | None = None
   token_ids: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -150,6 +152,7 @@ def _open_run(workdir: pathlib.Path) -> Pretrained:
     functools.partial(_load_run, workdir, described),
     described.head,
     functools.partial(load_head, workdir, described),
+    described.separator,
   )
 
 

@@ -10,6 +10,7 @@ the model of the run, which `prm_jax.load` opens like any other.
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prm_jax.data.census import take_census
 from prm_jax.data.chains import Chain, evenly_spaced
 from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.data.targets import step_targets
@@ -28,7 +30,7 @@ from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import write_description
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.settings.training import FROZEN_HEADS, PrmSettings
-from prm_jax.jobs.training import TrainingJob, check_counts
+from prm_jax.jobs.training import TrainingJob, batch_config, check_counts
 from prm_jax.models import HeadConfig, init_head, init_params
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -56,28 +58,56 @@ class Fitted(NamedTuple):
   results: dict[str, Any]
 
 
-def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
-  """Reads what is not read yet, fits all heads, and saves the first."""
+def train_chains(opened: TrainingJob) -> Sequence[Chain]:
+  """Returns the training chains that are read."""
+  return evenly_spaced(opened.dataset.train, opened.settings.frozen.chains)
+
+
+def check(opened: TrainingJob, workdir: Workdir, log: Log) -> None:
+  """Checks before the backbone reads that heads can be fitted.
+
+  Raises:
+    UserError: there are several processes, or no labelled step fits.
+  """
   if jax.process_count() > 1:
     raise UserError(
       'config.frozen.heads: works in one process, which may have many devices; '
       'start a single one, or train the whole model with frozen.heads=()'
     )
   workdir.check_local('a job with frozen.heads')
+  paths.check_local(opened.settings.frozen.features, 'a folder of features')
   if opened.model.base is None:
     log(
       "WARNING: config.base='': the backbone is random, so these numbers mean "
       'nothing; set config.base'
     )
+  settings, train = opened.settings, train_chains(opened)
+  check_counts(settings.loss, train)
+  fmt = opened.model.described.format
+  # Chains are read one by one, so a row is as long as the window.
+  rows = dataclasses.replace(
+    batch_config(settings),
+    row_length=fmt.max_length,
+    max_steps_per_row=fmt.max_length,
+    trees=False,
+  )
+  counted = take_census(train, fmt, settings.targets, rows).summary()
+  total = len(opened.dataset.train)
+  log(f'train: {len(train):,} of {total:,} chains are read: {counted}')
+
+
+def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
+  """Reads what is not read yet, fits all heads, and saves the first."""
   settings, described = opened.settings, opened.model.described
   dataset, evaluation = opened.dataset, settings.evaluation
-  train = evenly_spaced(dataset.train, settings.frozen.chains)
+  train = train_chains(opened)
   sets = {DEV: dataset.dev} | {
     name: some_problems(chains, evaluation.max_problems)
     for name, chains in dataset.evaluations.items()
   }
+  kept = settings.frozen.features or workdir / 'features'
   features = Features(
-    described.format, described.model.d_model, workdir / 'features'
+    described.format, described.model.d_model, pathlib.Path(kept)
   )
 
   @functools.cache
@@ -86,7 +116,6 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     model, head, fmt = described.model, described.head, described.format
     return Scorer(params, model, head, fmt, opened.mesh)
 
-  check_counts(settings.loss, train)
   for name, chains in (('train', train), *sets.items()):
     how = 'given' if name == 'train' else settings.data.segments
     features.read(
@@ -132,11 +161,6 @@ def step_data(
     np.concatenate(x).astype(np.float32) for x in zip(*columns, strict=True)
   )
   data = StepData(*joined)
-  if not data.weights.any():
-    raise UserError(
-      f'no labelled step of {len(chains):,} training chains fits the window: '
-      'raise data.max_length, or frozen.chains'
-    )
   texts = sorted({chain.problem for chain in chains})
   numbers = {text: number for number, text in enumerate(texts)}
   of_chains = np.array([numbers[chain.problem] for chain in chains], np.int64)

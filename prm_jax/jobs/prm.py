@@ -39,6 +39,8 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   if not settings.frozen.heads:
     wanted = dataclasses.replace(wanted, max_dev_problems=0)
   check(opened, wanted, log)
+  if settings.frozen.heads:
+    frozen.check(opened, workdir, log)
   workdir.claim(opened.dataset.fingerprint)
   if settings.frozen.heads:
     dev = prm_evaluation.some_problems(

@@ -8,6 +8,7 @@ A job passes in the evaluation that training calls before every checkpoint.
 import contextlib
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -99,6 +100,29 @@ def open_job(
   return TrainingJob(settings, model, mesh, share, dataset)
 
 
+def check_kept_head(settings: PrmSettings, base: Pretrained | None) -> None:
+  """Checks that training can start from the head of its base.
+
+  Raises:
+    UserError: there is none, or it was trained with other settings.
+  """
+  if base is None or base.head is None:
+    raise UserError(
+      f'config.keep_head=True: config.base={settings.base!r} has no head; name '
+      'the workdir of a PRM that was trained here, or set keep_head=False'
+    )
+  ours, theirs = (dataclasses.asdict(x) for x in (settings.head, base.head))
+  wanted = {f'head.{k}': v for k, v in theirs.items() if v != ours[k]}
+  if base.separator != settings.data.separator:
+    wanted['data.separator'] = base.separator
+  if wanted:
+    flags = shlex.join(f'--config.{k}={v}' for k, v in wanted.items())
+    raise UserError(
+      f'config.keep_head=True: the head of {settings.base} was trained with '
+      f'other settings; add {flags}, or set keep_head=False'
+    )
+
+
 def open_model(settings: PrmSettings | PolicySettings) -> Model:
   """Describes the settings' model; an architecture may come from its base.
 
@@ -134,17 +158,8 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
       # A frozen backbone has no float32 master, so it is never loaded wider.
       load = functools.partial(base.load, dtype=model.param_dtype)
       base = dataclasses.replace(base, load=load)
-  if settings.keep_head and (base is None or base.head is None):
-    raise UserError(
-      f'config.keep_head=True: config.base={settings.base!r} has no head; name '
-      'the workdir of a PRM that was trained here, or set keep_head=False'
-    )
-  if settings.keep_head and base.head != settings.head:
-    raise UserError(
-      f'config.keep_head=True: {settings.base} has {base.head}, and '
-      f'config.head is {settings.head}; make config.head equal to it, or set '
-      'keep_head=False'
-    )
+  if settings.keep_head:
+    check_kept_head(settings, base)
   described = ModelDescription(
     model,
     settings.head,

@@ -49,6 +49,7 @@ MAY_CHANGE = (
   'concurrent',
   'price',
   'active.batch_size',
+  'frozen.features',
   'policy.cache',
   'policy.sampling.kept',
   'policy.sampling.slots',

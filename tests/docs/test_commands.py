@@ -58,8 +58,11 @@ SMALLER = {
   'sample_math': ('--config.policy.sampling.max_tokens=24',),
 }
 # A tiny run has another size than the variant's base, so it is a base like any.
-AS_ITS_BASE = (
-  'human,from_run',
+AS_ITS_BASE = {
+  'smollm2': 'human,from_run',
+  'qwen2_5_math_7b,qlora': 'human,from_run,qlora',
+}
+FLAGS_OF_BASE = (
   '--config.head.kind=two_class',
   '--config.head.likelihood=True',
   '--config.loss.name=cross_entropy',
@@ -188,9 +191,9 @@ def tiny(command, folder):
   if command.module == 'main':
     place = args.index('--config') + 1
     file, _, variants = args[place].partition(':')
-    if variants == 'smollm2' and '--config.base=/tmp/' in str(command):
-      variants, *flags = AS_ITS_BASE
-      args += flags
+    if variants in AS_ITS_BASE and '--config.base=/tmp/' in str(command):
+      variants = AS_ITS_BASE[variants]
+      args += FLAGS_OF_BASE
     named = [each for each in variants.split(',') if each not in ('', 'small')]
     args[place] = f'{file}:{",".join([*named, "tiny"])}'
     args += SMALLER.get(pathlib.Path(file).stem, ())

@@ -195,9 +195,32 @@ def test_a_job_with_frozen_heads_reads_no_chain_twice(trained):
   config = workdir.parent / 'job.py'
   done = run(f'--config={config}', f'--workdir={workdir}')
   assert done.returncode == 0, done.stderr
-  assert 'features:' not in done.stdout
+  assert 'features of' not in done.stdout
   again = json.loads((workdir / 'results.json').read_text())
   assert again['results'] == json.loads(before)['results']
+
+
+def test_other_heads_are_fitted_on_what_was_read(base, trained, tmp_path):
+  """In a workdir of their own, after a command whose window fits no step."""
+  own = 'config.evaluation.max_problems = 3'
+  kept = trained['frozen'] / 'features'
+  shared = f'{FROZEN}; config.frozen.features = {str(kept)!r}; {own}'
+  short, new = f'{own}; config.data.max_length = 2', 'config.frozen.decay = 1.0'
+  heads = "config.frozen.heads = ('state',)"
+  calls = [
+    job(tmp_path / 'short', base, f'{FROZEN}; {short}'),
+    job(tmp_path / 'new', base, f'{shared}; {heads}; {new}'),
+  ]
+  refused, done = run_all(calls)
+  assert 'no chain to train on: of 9 chains 9 are too long' in (
+    the_error(refused)
+  )
+  assert not (tmp_path / 'short/run/config.json').exists()  # not claimed
+  assert done.returncode == 0, done.stderr
+  assert 'features of' not in done.stdout
+  assert not (tmp_path / 'new/run/features').exists()
+  results = json.loads((tmp_path / 'new/run/results.json').read_text())
+  assert results['results']['heads']['dev'].keys() == {'untrained', 'state'}
 
 
 def test_a_job_with_frozen_heads_finds_damage_and_faults(trained, tmp_path):
@@ -219,7 +242,8 @@ def test_a_job_with_frozen_heads_finds_damage_and_faults(trained, tmp_path):
   )
   assert f'checkpoint {checkpoint} is damaged' in the_error(damaged)
   assert 'beta_binomial' in the_error(wrong)
-  assert 'features:' not in wrong.stdout
+  assert not (tmp_path / 'counts/config.json').exists()
+  assert 'features of' not in wrong.stdout
 
 
 def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):
@@ -231,6 +255,10 @@ def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):
   jobs = {
     'same': (trained['frozen'], still),
     'other': (trained['frozen'], f'{still}; config.head.hidden = 3'),
+    'elsewhere': (
+      trained['frozen'],
+      f"{still}; config.data.separator = '<|begin_of_text|>'",
+    ),
     'none': (base, still),
   }
   calls = [
@@ -244,8 +272,9 @@ def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):
   )
   for ours, theirs in zip(scores, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-  other, none = map(the_error, refused)
-  assert 'make config.head equal to it' in other
+  other, elsewhere, none = map(the_error, refused)
+  assert 'trained with other settings; add --config.head.hidden=0, or' in other
+  assert "add '--config.data.separator=<|eot_id|>', or" in elsewhere
   assert 'has no head; name the workdir of a PRM' in none
 
 

@@ -135,6 +135,9 @@ class FrozenConfig:
     chains: training chains that are read, evenly spaced; 0 reads all.
     decay: adds decay / 2 times the squared weights of the features, in units of
       their standard deviation, to the loss.
+    features: folder that keeps what the backbone made of the steps, which
+      several workdirs with one backbone may share; '' is features in the
+      workdir.
   """
 
   heads: Annotated[tuple[str, ...], each(one_of(*FROZEN_HEADS))] = ()
@@ -142,6 +145,7 @@ class FrozenConfig:
   share: Annotated[float, between(0, 1)] = 0.8
   chains: Annotated[int, at_least(0)] = 0
   decay: Annotated[float, at_least(0)] = 0.1
+  features: str = ''
 
   def __post_init__(self) -> None:
     checks.check(self)

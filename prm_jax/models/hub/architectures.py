@@ -112,6 +112,11 @@ def read_architecture(
   path = pathlib.Path(directory) / 'config.json'
   fields = _Fields(path, read_json(path))
   family = fields.values.get('model_type')
+  if family is None and 'task' in fields.values:
+    raise UserError(
+      f'{path} is that of a job here, which has written no model; name a '
+      'training run, and let it end first'
+    )
   if not isinstance(family, str) or family not in FAMILIES:
     raise fields.unsupported('model_type', family, ', '.join(FAMILIES))
   for key, only in FIXED.items():

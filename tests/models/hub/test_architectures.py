@@ -104,6 +104,11 @@ def test_the_longest_sequence(family, changes, longest, tmp_path):
   [
     ('llama3', {'model_type': 'gpt2'}, "model_type='gpt2' .*llama, mistral"),
     ('llama3', {'model_type': ...}, 'model_type=None'),
+    (
+      'llama3',
+      {'model_type': ..., 'task': 'prm'},
+      'is that of a job here, which has written no model; name a training run',
+    ),
     ('llama3', {'model_type': ['llama']}, r"model_type=\['llama'\]"),
     ('llama3', {'hidden_act': 'gelu'}, "hidden_act='gelu' .*: 'silu'"),
     ('llama3', {'attention_bias': True}, 'attention_bias=True .*: False'),
