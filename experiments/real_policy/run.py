@@ -182,7 +182,9 @@ def render(document: Mapping[str, Any]) -> str:
   )
   lines = [
     f'- {name}: {found["problems"]} of {found["of"]} problems count; '
-    f'{percent(found["right"])}% of their chains are right.'
+    f'{percent(found["right"])}% of their chains are right, and '
+    f'{percent(found["right"] * found["problems"] / found["of"])}% of the '
+    'chains of all.'
     for name, found in document['results'].items()
   ]
   return table(heads, rows) + '\n\n' + '\n'.join(lines)
