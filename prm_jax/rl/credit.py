@@ -178,7 +178,8 @@ def process_returns(
   nothing is paid. A score that is not finite and those after it count as
   missing. A potential adds the same -phi_0 to every chain of a problem, so it
   counts as 0. A chain without steps is paid 0, or the lowest of its group where
-  whole chains are compared.
+  whole chains are compared. The form 'advantage' starts from the value before
+  the first step that `token_advantages` takes with the same estimator.
   """
   _check_steps('process_returns', scores, mask, size)
   chex.assert_shape(
@@ -192,7 +193,10 @@ def process_returns(
   scores = jnp.where(mask, scores, 0.0)
   # GAE has no use for `advantage.process`.
   process = '' if config.estimator == 'gae' else credited(reward, config)
-  if process == 'return':  # as `_process` starts from
+  # The same start as in `_token_advantages` and `_process`.
+  if config.estimator == 'gae':
+    start = others_first_values(scores, mask, size, reward.centre)
+  elif process == 'return':
     start = jnp.full(len(scores), reward.centre)
   else:
     start = first_values(scores, mask, size)

@@ -7,7 +7,7 @@ import pytest
 from prm_jax.rl import credit
 from prm_jax.rl.credit import AdvantageConfig
 from prm_jax.rl.findings import Findings, consistent, learned_from, usable
-from prm_jax.rl.rewards import RewardConfig
+from prm_jax.rl.rewards import CHAINS, FORMS, RewardConfig
 from prm_jax.runtime.errors import UserError
 
 # Two chains of one problem: a prompt of one token, steps of two tokens each
@@ -237,23 +237,47 @@ def test_with_a_potential_returns_differ_by_outcomes_alone():
   assert not np.asarray(paid).any()
 
 
-def test_gae_pays_by_steps_whatever_the_process():
+# A potential's returns differ by outcomes alone; see the test of it above.
+@pytest.mark.parametrize('form', sorted({*FORMS} - {'potential', 'outcome'}))
+@pytest.mark.parametrize('size', [1, 2, 4])
+@pytest.mark.parametrize('chains', CHAINS)
+def test_gae_pays_by_steps_whatever_the_process(form, size, chains):
   """The watch says of each chain what GAE pays it."""
-  scores, mask = jnp.array([[0.3, 0.4], [0.3, 0.4]]), jnp.ones((2, 2), bool)
-  reward = RewardConfig('raw', chains='wrong')
+  mask = jnp.arange(3) < jnp.array([3, 3, 2, 1])[:, None]
+  scores = jnp.array(
+    [[0.9, 0.9, 0.9], [0.2, 0.9, 0.9], [0.2, 0.3, 0], [0.6] * 3]
+  )
+  findings = Findings(
+    scores,
+    mask,
+    jnp.where(mask, jnp.array([1, 3, 5]), 0),
+    jnp.array([1.0, 0.0, 0.0, 1.0]),
+    jnp.arange(7) <= 2 * mask.sum(1, keepdims=True),  # and the end
+    jnp.zeros((4, 7)),
+  )
+  reward = RewardConfig(form, chains=chains)
   paid = {
     process: credit.process_returns(
       scores,
       mask,
-      jnp.array([1.0, 0.0]),
-      2,
+      findings.outcomes,
+      size,
       reward,
       AdvantageConfig('gae', process),
     )
     for process in ('auto', 'chain')
   }
   np.testing.assert_array_equal(paid['chain'], paid['auto'])
-  assert paid['chain'][0] == 0 and paid['chain'][1] != 0
+  config = AdvantageConfig('gae', trace=1.0)
+  _, returns = credit.token_advantages(
+    findings, jnp.zeros((4, 7)), 1.0, size, reward, config
+  )
+  np.testing.assert_allclose(paid['auto'], returns[:, 0], atol=1e-6)
+  assert chains != 'wrong' or not np.asarray(paid['auto'])[[0, 3]].any()
+  assert paid['auto'][2] != 0
+  if (form, size, chains) == ('advantage', 1, 'all'):
+    # The last score above `centre`, which stands for the value before.
+    np.testing.assert_allclose(paid['auto'], [0.4, 0.4, -0.2, 0.1], atol=1e-6)
 
 
 @pytest.mark.parametrize('form', ['advantage', 'min_form', 'delta'])
