@@ -82,7 +82,8 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
     policy,
     Rater(FORMAT, prm),
     lambda rewards, mask, _: (rewards * mask).sum(1),
-    [PROBLEM, PROBLEM._replace(id='q')],
+    # As many as it takes to tell equal falls from chance.
+    [PROBLEM._replace(id=name) for name in 'abcdefghi'],
     Workdir(tmp_path, {}),
     log.append,
   )
@@ -98,7 +99,7 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
   if has_prm:
     assert 'Since update 0' in log[0] and str(evidence) in log[0]
     wrong = [json.loads(line) for line in evidence.read_text().splitlines()]
-    assert [chain['scores'] for chain in wrong] == [[0.9]] * 2 + [[0.4]] * 2
+    assert [chain['scores'] for chain in wrong] == [[0.9]] * 9 + [[0.4]] * 9
 
 
 def test_the_more_looks_are_planned_the_more_an_alarm_takes(tmp_path):
