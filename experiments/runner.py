@@ -197,5 +197,10 @@ class Runner:
     raise SystemExit('error: stopped; the same command goes on')
 
   def all(self, function: Callable[..., Any], calls: Sequence[tuple]) -> list:
-    """Calls a function, such as `main`, with each tuple of arguments."""
+    """Calls a function, such as `main`, with each tuple of arguments.
+
+    A single call has all cores, and all that its job prints is shown.
+    """
+    if len(calls) == 1:
+      return [function(*calls[0])]
     return list(self._pool.map(lambda call: function(*call), calls))

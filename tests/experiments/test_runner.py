@@ -1,5 +1,6 @@
 """Jobs of an experiment: what is shown of them, and how they are stopped."""
 
+import os
 import pathlib
 import shutil
 import signal
@@ -55,6 +56,14 @@ def test_jobs_side_by_side_show_their_progress(
       *(f'{name}: step {step}' for step in shown),
       f'{name}: done',
     ]
+
+
+def test_a_single_call_has_all_cores(tmp_path, capfd):
+  code = 'import os; print(sorted(os.sched_getaffinity(0)))'
+  jobs = Runner(tmp_path, jobs=2)
+  jobs.all(jobs.run, [('one', '-c', code)])
+  cores = sorted(os.sched_getaffinity(0))
+  assert capfd.readouterr().out.splitlines() == [str(cores), 'one: done']
 
 
 def test_a_job_alone_shows_all_that_it_prints(tmp_path, capfd):
