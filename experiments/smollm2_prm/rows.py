@@ -86,7 +86,9 @@ def open_reading(workdir: pathlib.Path) -> Reading:
   every = range(len(dataset.evaluations['math']))
   chosen[HELD_OUT] = [i for i in every if i not in seen]
   features = Features(
-    described.format, described.model.d_model, workdir / 'features'
+    described.format,
+    described.model.d_model,
+    frozen.features_folder(settings, workdir),
   )
   reading = Reading(settings, dataset, features, chosen)
   features.read(

@@ -325,18 +325,23 @@ def curves(
     exact = _exact_where_equal(np.asarray(values))
     found = averaged(values, exact)
     if null and name != null:
-      by_chance = np.mean(methods[null], 0)
-      exact = {k: [e - by_chance[k] for e in ends] for k, ends in exact.items()}
-      found['over_null'] = averaged(np.asarray(values) - methods[null], exact)
+      by_chance = np.asarray(methods[null])
+      null_exact = _exact_where_equal(by_chance)
+      for k, (low, high) in exact.items():
+        chance = by_chance[:, k].mean()
+        null_low, null_high = null_exact.get(k, (chance, chance))
+        exact[k] = [low - null_high, high - null_low]
+      found['over_null'] = averaged(np.asarray(values) - by_chance, exact)
     result[name] = found
   return result
 
 
 def _exact_where_equal(values: np.ndarray) -> dict[int, list[float]]:
   """Returns the exact intervals of the columns that are all 0, or all 1."""
-  ends = values.min(0, initial=1), values.max(0, initial=0)
-  equal = (ends[0] == ends[1]) & np.isin(ends[0], (0, 1))
+  count = len(values)
+  total = values.sum(0)
+  near = [np.isclose(total, ends, 0, 1e-9 * count) for ends in (0, count)]
   return {
-    int(k): proportions.interval95(int(values[:, k].sum()), len(values))
-    for k in np.flatnonzero(equal)
+    int(k): proportions.interval95(round(total[k]), count)
+    for k in np.flatnonzero(count * np.logical_or(*near))
   }

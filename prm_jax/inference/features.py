@@ -24,6 +24,7 @@ from prm_jax.models import HeadConfig, head_logits, step_probabilities
 from prm_jax.models.heads import Params
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import lock_folder
 
 # What NumPy raises at a file that is no archive of arrays.
 BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
@@ -84,14 +85,32 @@ class Features:
 
     Args:
       scorer: returns the opened backbone; called only if something is missing.
+
+    Raises:
+      UserError: the folder has features of another backbone, or another job
+        reads into it.
     """
     missing: dict[str, tuple[Encoding, Chain]] = {}
     for chain in chains:
       encoding = _encode(self.fmt, chain.problem, chain.steps)
       if encoding is not None and _key(encoding) not in self._known:
         missing.setdefault(_key(encoding), (encoding, chain))
-    if missing:
+    if not missing:
+      return
+    self._folder.mkdir(parents=True, exist_ok=True)
+    held = lock_folder(self._folder, f'features in {self._folder}')
+    try:
       self.claim(scorer())
+      self._read_missing(missing, scorer(), log)
+    finally:
+      os.close(held)
+
+  def _read_missing(
+    self,
+    missing: Mapping[str, tuple[Encoding, Chain]],
+    scorer: Scorer,
+    log: Callable[[str], None],
+  ) -> None:
     # Chains of a part have about one length, so that rows have little padding.
     sizes = {key: len(each.tokens) for key, (each, _) in missing.items()}
     ordered = sorted(missing, key=lambda key: (sizes[key], key))
@@ -103,7 +122,7 @@ class Features:
         (chain.problem, chain.steps[: len(encoding.step_ends)])
         for encoding, chain in map(missing.get, keys)
       ]
-      found = dict(zip(keys, scorer().features_many(pairs), strict=True))
+      found = dict(zip(keys, scorer.features_many(pairs), strict=True))
       _write(self._folder, found)
       self._known |= found
       done += sum(sizes[key] for key in keys)
@@ -127,11 +146,7 @@ class Features:
       ours.update(some.tobytes())
     path = self._folder / 'backbone.txt'
     if path.exists() and path.read_text() != ours.hexdigest():
-      raise UserError(
-        f'{self._folder} has features of another backbone than there is now; '
-        'bring that one back, or start another workdir, with features of its '
-        'own'
-      )
+      raise _of_another_backbone(self._folder)
     self._folder.mkdir(parents=True, exist_ok=True)
     paths.write_text(path, ours.hexdigest())
 
@@ -164,6 +179,13 @@ def _write(folder: pathlib.Path, found: Mapping[str, StepFeatures]) -> None:
   os.replace(part, folder / f'{name}.npz')
 
 
+def _of_another_backbone(folder: pathlib.Path) -> UserError:
+  return UserError(
+    f'{folder} has features of another backbone than there is now; bring that '
+    'one back, or start another workdir, with features of its own'
+  )
+
+
 def _read(path: pathlib.Path, width: int) -> dict[str, StepFeatures]:
   """Reads what `_write` wrote.
 
@@ -175,9 +197,7 @@ def _read(path: pathlib.Path, width: int) -> dict[str, StepFeatures]:
       stops = np.cumsum(file['steps'])[:-1]
       parts = [np.split(file[name], stops) for name in StepFeatures._fields]
       keys = file['keys'].tolist()
-    if file_width := {x.shape[1:] for x in parts[0]} - {(width,)}:
-      raise ValueError(f'states {file_width}, not {width} wide')
-    return {
+    found = {
       key: StepFeatures(*each) for key, *each in zip(keys, *parts, strict=True)
     }
   except BROKEN as error:
@@ -185,6 +205,9 @@ def _read(path: pathlib.Path, width: int) -> dict[str, StepFeatures]:
       f'{path} is damaged ({type(error).__name__}: {error}); delete it, and '
       'the same command reads its chains again'
     ) from None
+  if {each.states.shape[1:] for each in found.values()} - {(width,)}:
+    raise _of_another_backbone(path.parent)
+  return found
 
 
 # The parameters are an argument: with a kernel of zeros as a constant, XLA's

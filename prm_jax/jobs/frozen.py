@@ -3,14 +3,14 @@
     chains -> features, once (inference/features.py) -> heads, in minutes
 
 The backbone reads training, dev and evaluation chains once; the features stay
-in the workdir. Then every head is fitted for each seed, and judged on dev and
-on all evaluations. The first head, fitted on all chains that were read, becomes
-the model of the run, which `prm_jax.load` opens like any other.
+in the workdir, or in a folder that several runs share. Then every head is
+fitted for each seed, and judged on dev and on all evaluations. The first head,
+fitted on all chains that were read, becomes the model of the run, which
+`prm_jax.load` opens like any other.
 """
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +63,12 @@ def train_chains(opened: TrainingJob) -> Sequence[Chain]:
   return evenly_spaced(opened.dataset.train, opened.settings.frozen.chains)
 
 
+def features_folder(settings: PrmSettings, workdir: paths.Path) -> paths.Path:
+  """Returns the folder that keeps what the backbone reads."""
+  kept = settings.frozen.features
+  return paths.open_path(kept) if kept else workdir / 'features'
+
+
 def check(opened: TrainingJob, workdir: Workdir, log: Log) -> None:
   """Checks before the backbone reads that heads can be fitted.
 
@@ -75,7 +81,9 @@ def check(opened: TrainingJob, workdir: Workdir, log: Log) -> None:
       'start a single one, or train the whole model with frozen.heads=()'
     )
   workdir.check_local('a job with frozen.heads')
-  paths.check_local(opened.settings.frozen.features, 'a folder of features')
+  paths.check_local(
+    features_folder(opened.settings, workdir.path), 'a folder of features'
+  )
   if opened.model.base is None:
     log(
       "WARNING: config.base='': the backbone is random, so these numbers mean "
@@ -105,9 +113,10 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     name: some_problems(chains, evaluation.max_problems)
     for name, chains in dataset.evaluations.items()
   }
-  kept = settings.frozen.features or workdir / 'features'
   features = Features(
-    described.format, described.model.d_model, pathlib.Path(kept)
+    described.format,
+    described.model.d_model,
+    features_folder(settings, workdir.path),
   )
 
   @functools.cache
@@ -127,7 +136,8 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
   log(f'fitting heads on {int((data.weights > 0).sum()):,} labelled steps')
   name, *_ = settings.frozen.heads
   params, head = fit_named(name, data, settings, 0)
-  if not (workdir / 'checkpoints').exists():
+  # Another run may have filled a shared folder.
+  if settings.frozen.features or not (workdir / 'checkpoints').exists():
     features.claim(open_backbone())
   _save(opened, workdir, open_backbone, params, head, log)
   score = score_pieces(

@@ -198,21 +198,7 @@ class Workdir:
       )
 
   def _hold(self) -> None:
-    # A lock on the folder itself, which the kernel ends with the process.
-    folder = os.open(self.path, os.O_RDONLY)
-    try:
-      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise UserError(
-        f'workdir {self}: a job that is running writes there; stop that one, '
-        'or wait for its end'
-      ) from None
-    except OSError as error:  # there are file systems without locks
-      logging.warning(
-        'workdir %s: %s; start no second job in it while this one runs',
-        self,
-        error.strerror,
-      )
+    lock_folder(self.path, f'workdir {self}')
 
   def _claim(self, data_fingerprint: str) -> None:
     self._check()
@@ -228,6 +214,36 @@ class Workdir:
         f'{path}, now {data_fingerprint}; bring back the files, or choose '
         'another --workdir'
       )
+
+
+def lock_folder(folder: pathlib.Path, name: str) -> int:
+  """Locks a folder on a disk.
+
+  Args:
+    name: what a message calls it.
+
+  Returns:
+    A file descriptor; the lock ends when it is closed, or with the process.
+
+  Raises:
+    UserError: a process that runs has locked it.
+  """
+  held = os.open(folder, os.O_RDONLY)
+  try:
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    os.close(held)
+    raise UserError(
+      f'{name}: a job that is running writes there; stop that one, or wait for '
+      'its end'
+    ) from None
+  except OSError as error:  # there are file systems without locks
+    logging.warning(
+      '%s: %s; start no second job in it while this one runs',
+      name,
+      error.strerror,
+    )
+  return held
 
 
 def write_json(path: paths.Path, value: Any) -> None:

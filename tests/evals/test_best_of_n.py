@@ -272,6 +272,21 @@ def test_no_right_pick_of_few_problems_is_not_below_chance():
   assert every['over_null']['ci95'] == [
     pytest.approx([1 - end - chance, 1 - chance])
   ]
+  # Where the null has no right pick either, neither is above the other.
+  never = {'none': methods['none'], 'null': methods['none']}
+  found = best_of_n.curves(never, [64], seed=0, null='null')
+  assert found['none']['over_null']['ci95'] == [pytest.approx([-end, end])]
+
+
+def test_all_right_picks_have_the_exact_interval_at_every_size():
+  """Their expectations over subsets are 1 but for rounding."""
+  sizes, problems = [1, 2, 4, 8, 16], 25
+  scores = np.random.default_rng(0).random((problems, 16))
+  right = np.ones((problems, 16), bool)
+  curve = best_of_n.best_of_n_curve(scores, right, sizes)
+  found = best_of_n.curves({'prm': curve}, sizes, seed=0)
+  low = 0.025 ** (1 / problems)
+  assert found['prm']['ci95'] == [pytest.approx([low, 1.0])] * len(sizes)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Features of a frozen backbone: read once, kept, and read out by heads."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import lock_folder
 from prm_jax.training.train_state import make_params
 from tests.shared.tiny_scorer import MESH, MODEL, the_scorer
 
@@ -95,13 +98,6 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
     lambda path: path.write_bytes(b'no archive'),
     lambda path: path.write_bytes(b''),
     lambda path: np.savez(path, steps=np.array([1])),
-    lambda path: np.savez(
-      path,
-      keys=['a'],
-      steps=np.array([1]),
-      states=np.zeros((1, MODEL.d_model + 1)),
-      likelihood=np.zeros((1, 2)),
-    ),
   ],
 )
 def test_a_damaged_part_is_named_with_its_cure(scorer, tmp_path, damage):
@@ -130,5 +126,17 @@ def test_a_folder_belongs_to_one_backbone(scorer, tmp_path, monkeypatch):
         tmp_path,
         lambda params=other: Scorer(params, MODEL, HEAD, FORMAT, MESH),
       )
+  with pytest.raises(UserError, match=r'features of another backbone'):
+    Features(FORMAT, MODEL.d_model + 1, tmp_path)
   found, _ = read(more, tmp_path, lambda: scorer)
   assert len(found.of('new', ('one', 'two')).states) == 2
+
+
+def test_two_jobs_do_not_read_into_one_folder_at_once(scorer, tmp_path):
+  held = lock_folder(tmp_path, 'features')
+  with pytest.raises(UserError, match=r'a job that is running writes there'):
+    read(chains(), tmp_path, lambda: scorer)
+  os.close(held)
+  read(chains(), tmp_path, lambda: scorer)
+  # It is free for the next one.
+  os.close(lock_folder(tmp_path, 'features'))

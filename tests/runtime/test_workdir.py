@@ -105,10 +105,11 @@ def test_every_value_that_may_change_is_one_of_a_config():
       config = config[part]
     return True
 
-  both = [configs.raw(file) for file in ('label_math', 'search_math')]
+  files = ('label_math', 'search_math', 'prm_math')
+  every = [configs.raw(file) for file in files]
   gone = {'policy.endpoint.backoff', 'policy.endpoint.max_wait'}
   for name in workdir_lib.MAY_CHANGE:
-    assert any(has(config, name) for config in both) != (name in gone), name
+    assert any(has(config, name) for config in every) != (name in gone), name
 
 
 def test_a_critic_stays_the_same_where_a_job_may_be_resumed():
