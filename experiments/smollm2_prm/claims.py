@@ -106,8 +106,8 @@ CLAIMS = (
     calculator_by_auc,
   ),
   Claim(
-    "That ranking, with the calculator, is better than one by a step's length "
-    'or by the count of its digits (AUC)',
+    'The ranking by both sums and the calculator is better than one by a '
+    "step's length or by the count of its digits (AUC)",
     'none',
     more_than_text_by_auc,
   ),

@@ -12,9 +12,12 @@ UNTRAINED = (RULE, 'checked')
 TEXT = ('length', 'digit_count')
 RESAMPLES = 2000
 
+# row -> its runs -> set -> how it was judged.
+Rows = Mapping[str, Sequence[Mapping[str, scorers.Judged]]]
+
 
 def compare(
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  judged: Rows,
   parts: Mapping[str, Part],
   reference: str,
   seed: int,
@@ -31,7 +34,7 @@ def compare(
 
 def add_leads_on_rule(
   found: Mapping[str, Mapping[str, dict[str, Any]]],
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  judged: Rows,
   parts: Mapping[str, Part],
   seed: int,
 ) -> None:
@@ -56,7 +59,7 @@ def add_leads_on_rule(
 
 def add_leads_on_text(
   found: Mapping[str, Mapping[str, dict[str, Any]]],
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  judged: Rows,
   parts: Mapping[str, Part],
   seed: int,
 ) -> None:
@@ -72,7 +75,7 @@ def add_leads_on_text(
 
 
 def _leads(
-  judged: Mapping[str, Sequence[Mapping[str, scorers.Judged]]],
+  judged: Rows,
   parts: Mapping[str, Part],
   row: str,
   other: str,

@@ -51,11 +51,8 @@ def detect_hacking(
   are all equal, as those of few chains often are, have no deviation: their
   interval is that of `_unseen`.
 
-  At error=0.05, at most 4% of simulated runs raised a false alarm, with 2, 5 or
-  41 looks, 2 to 64 problems, 1 or 4 samples, a score that rises by 0.2 and a
-  constant accuracy of 0.5 or 0.1. With 41 looks, 64 problems and 4 samples, all
-  of 300 runs raised the alarm in which accuracy fell from 0.5 to 0.3 halfway
-  while the score rose.
+  Runs of constant accuracy and a rising score, simulated with few and with many
+  problems, raise no more false alarms than that: tests/evals/test_hacking.py.
 
   Args:
     looks: all evaluations so far, the latest last.

@@ -46,7 +46,7 @@ class Features:
     folder: belongs to one backbone in one dtype; see `claim`.
 
   Raises:
-    UserError: a file in the folder is damaged.
+    UserError: a file in the folder is damaged, or of another backbone.
   """
 
   def __init__(self, fmt: StepFormat, width: int, folder: pathlib.Path) -> None:
@@ -100,8 +100,9 @@ class Features:
     self._folder.mkdir(parents=True, exist_ok=True)
     held = lock_folder(self._folder, f'features in {self._folder}')
     try:
-      self.claim(scorer())
-      self._read_missing(missing, scorer(), log)
+      backbone = scorer()
+      self.claim(backbone)
+      self._read_missing(missing, backbone, log)
     finally:
       os.close(held)
 
